@@ -1,0 +1,1 @@
+"""Where answers come from: the local worker, or an echo for tests and measurement."""

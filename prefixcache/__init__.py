@@ -1,0 +1,1 @@
+"""Keep the KV of every prompt prefix a language model has read, and read each once."""

@@ -1,0 +1,1 @@
+"""Workloads and measurement of our own parts."""

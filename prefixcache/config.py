@@ -1,0 +1,48 @@
+"""Settings of one engine, built and checked once and then passed down."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from prefixcache.errors import ConfigError
+
+DType = Literal["auto", "float32", "bfloat16", "float16"]
+
+
+class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What an engine loads and how much it may use."""
+
+    model: str | None = None  # folder, .gguf file or hub name; None: the default chat model
+    dtype: DType = "auto"  # auto: float32 on a CPU, the checkpoint's own on a GPU
+    device: str = "auto"  # auto: cuda where there is one, else cpu
+    threads: int | None = None  # torch's CPU threads; None: torch decides
+    kv_memory_bytes: int | None = None  # None: a share of what is free at start
+    block_size_tokens: int = 16
+    max_model_tokens: int | None = None  # None: what the model was made for
+    max_running_requests: int = 16
+    max_waiting_requests: int = 256
+    max_step_tokens: int = 2048  # most prompt tokens of one step
+    step_seconds: float = 0.5  # prompts are cut so that a step takes about this long
+    growth_blocks: int = 8  # a growing request takes consecutive blocks in such portions
+    prefix_cache: bool = True  # False: nothing is looked up, nothing is kept
+    token_exact_reuse: bool = True  # copy the shared tokens of a block that is left midway
+
+    def __post_init__(self) -> None:
+        for setting in (
+            "block_size_tokens",
+            "max_running_requests",
+            "max_waiting_requests",
+            "max_step_tokens",
+        ):
+            if getattr(self, setting) < 1:
+                raise ConfigError(setting, getattr(self, setting), "must be at least 1")
+        for setting in ("threads", "kv_memory_bytes", "max_model_tokens"):
+            value = getattr(self, setting)
+            if value is not None and value < 1:
+                raise ConfigError(setting, value, "must be at least 1, or left out")
+        if not self.step_seconds > 0:
+            raise ConfigError("step_seconds", self.step_seconds, "must be above 0")
+        if self.growth_blocks < 0:
+            raise ConfigError("growth_blocks", self.growth_blocks, "must be at least 0")

@@ -1,0 +1,1 @@
+"""Run a transformers model over the paged, prefix-shared KV store."""

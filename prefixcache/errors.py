@@ -1,0 +1,94 @@
+"""Errors of the library. Each says what was asked, what was found and what to change."""
+
+from __future__ import annotations
+
+
+class PrefixCacheError(Exception):
+    """Root of every error that this package raises on purpose."""
+
+
+class ConfigError(PrefixCacheError):
+    """A setting has a value that cannot work."""
+
+    def __init__(self, setting: str, value: object, reason: str) -> None:
+        super().__init__(setting, value, reason)
+        self.setting, self.value, self.reason = setting, value, reason
+
+    def __str__(self) -> str:
+        return f"{self.setting} = {self.value!r}: {self.reason}"
+
+
+class CacheError(PrefixCacheError):
+    """Root of the index's errors."""
+
+
+class PoolExhaustedError(CacheError):
+    """Every block that is not free is held by a running request."""
+
+    def __init__(self, needed: int, free: int, held: int) -> None:
+        super().__init__(needed, free, held)
+        self.needed, self.free, self.held = needed, free, held
+
+    def __str__(self) -> str:
+        return (
+            f"need {self.needed} KV blocks; {self.free} are free and {self.held} are held by"
+            " running requests. Lower max_running_requests or raise kv_memory."
+        )
+
+
+class RequestTooLargeError(CacheError):
+    """The request cannot fit even in an empty pool."""
+
+    def __init__(self, needed: int, pool_blocks: int, block_size_tokens: int) -> None:
+        super().__init__(needed, pool_blocks, block_size_tokens)
+        self.needed, self.pool_blocks = needed, pool_blocks
+        self.block_size_tokens = block_size_tokens
+
+    def __str__(self) -> str:
+        return (
+            f"the request needs {self.needed} KV blocks, the pool has {self.pool_blocks}"
+            f" ({self.pool_blocks * self.block_size_tokens} tokens)."
+            " Shorten the prompt or raise kv_memory."
+        )
+
+
+class TokenIdError(CacheError):
+    """A token id is not an unsigned 32-bit integer."""
+
+    def __init__(self, found: object) -> None:
+        super().__init__(found)
+        self.found = found
+
+    def __str__(self) -> str:
+        return f"token ids are integers from 0 to {2**32 - 1}; found {self.found!r}"
+
+
+class BooksError(CacheError):
+    """`check()` found that the index's counts do not agree. Always a bug of ours."""
+
+
+class EngineError(PrefixCacheError):
+    """Root of the engine's errors."""
+
+
+class ModelError(EngineError):
+    """The model cannot be found, read or served."""
+
+
+class UnsupportedModelError(ModelError):
+    """The model's architecture cannot work with a paged prefix cache."""
+
+    def __init__(self, architecture: str, reason: str) -> None:
+        super().__init__(architecture, reason)
+        self.architecture, self.reason = architecture, reason
+
+    def __str__(self) -> str:
+        return f"{self.architecture} cannot be served: {self.reason}"
+
+
+class TemplateError(PrefixCacheError):
+    """The chat template refused the messages, or there is none; the text says which."""
+
+
+class WireError(PrefixCacheError):
+    """A frame between gateway and worker is malformed, too large or of another version."""

@@ -1,0 +1,1 @@
+"""The bytes behind block ids: layout and store."""

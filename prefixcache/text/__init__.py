@@ -1,0 +1,1 @@
+"""Text in and out: chat templates, tokenizing, incremental detokenizing, stop strings."""

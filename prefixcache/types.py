@@ -1,0 +1,154 @@
+"""The values that index, engine, text and gateway share. Frozen, small, free of torch."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple, NewType
+
+import msgspec
+
+TokenId = NewType("TokenId", int)  # an unsigned 32-bit integer
+BlockId = NewType("BlockId", int)  # counts from 0 in the pool of one layer group
+LeaseId = NewType("LeaseId", int)
+RequestId = NewType("RequestId", str)  # made by the server, never by a client
+
+
+class Span(NamedTuple):
+    """`n_blocks` consecutive blocks from `first`: one contiguous slice of the KV store."""
+
+    first: BlockId
+    n_blocks: int
+
+
+class PoolCounts(msgspec.Struct, frozen=True):
+    """Blocks of one pool by state; free + cached + held is all of them."""
+
+    free: int
+    cached: int  # the tree's alone: given up when room is needed
+    held: int  # some running request's
+
+
+class FinishReason(StrEnum):
+    """Why a request's output ended."""
+
+    STOP = "stop"  # an end-of-text token, a stop token or a stop string
+    LENGTH = "length"  # max_tokens, or the model's context is full
+
+
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
+    """How output tokens are chosen and when they end.
+
+    `temperature` 0 is greedy. With a `seed`, the same request gives the same tokens
+    wherever its logits are the same.
+    """
+
+    max_tokens: int = 256
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int | None = None
+    seed: int | None = None
+    stop: tuple[str, ...] = ()  # matched in the text; never part of the output
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+
+
+class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One prompt to continue."""
+
+    request_id: RequestId
+    token_ids: bytes  # packed: little-endian uint32 (prefixcache.index.tokens.pack)
+    sampling: SamplingParams
+    tenant: str = "default"
+    salt: str | None = None  # narrows the tenant's namespace
+    read_cache: bool = True
+    store_cache: bool = True
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """Tokens of one request.
+
+    `cached_tokens`: prompt tokens whose KV it did not compute, as of its first admission;
+    always below `prompt_tokens`.
+    """
+
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+
+
+class Started(msgspec.Struct, frozen=True, tag="started"):
+    """The request was admitted; sent once, before any output."""
+
+    request_id: RequestId
+    prompt_tokens: int
+    cached_tokens: int
+
+
+class Delta(msgspec.Struct, frozen=True, tag="delta"):
+    """New output. `text` may be empty while a character or a stop string is incomplete."""
+
+    request_id: RequestId
+    text: str
+    token_ids: tuple[int, ...]
+
+
+class Finished(msgspec.Struct, frozen=True, tag="finished"):
+    """The request ended by itself; nothing follows."""
+
+    request_id: RequestId
+    reason: FinishReason
+    usage: Usage
+
+
+class FailureKind(StrEnum):
+    """What went wrong with a request, for callers to act on."""
+
+    TOO_LARGE = "too_large"  # can never fit the model or the pool
+    INVALID = "invalid"
+    CANCELLED = "cancelled"
+    OVERLOADED = "overloaded"  # the queue is full
+    WORKER_DIED = "worker_died"
+    INTERNAL = "internal"
+
+
+class Failed(msgspec.Struct, frozen=True, tag="failed"):
+    """The request ended by an error or was cancelled; nothing follows."""
+
+    request_id: RequestId
+    kind: FailureKind
+    message: str
+    usage: Usage | None = None  # what it used until then
+
+
+Event = Started | Delta | Finished | Failed
+
+
+class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
+    """Counters since the engine started (never falling) and gauges of now."""
+
+    pool: PoolCounts
+    running: int
+    waiting: int
+    steps_total: int
+    prompt_tokens_total: int
+    cached_tokens_total: int
+    computed_tokens_total: int  # prompt and output tokens fed to the model
+    output_tokens_total: int
+    evicted_blocks_total: int
+    preemptions_total: int
+
+
+class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """The model that an engine has loaded."""
+
+    name: str
+    folder: str  # tokenizer.json and the chat template lie here
+    vocab_size: int  # rows of the output layer
+    max_model_tokens: int  # prompt and output together
+    eos_token_ids: tuple[int, ...]
+    kv_bytes_per_token: int
+    pool_blocks: int
+    block_size_tokens: int
+    dtype: str
+    device: str
+    load_id: str  # differs at every load, whatever the name

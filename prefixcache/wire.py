@@ -1,0 +1,121 @@
+"""Frames between gateway and worker: msgpack over a Unix socket.
+
+    +---------+-----------------+------------------+
+    | version | payload length  | msgpack payload  |
+    | 1 byte  | 4 bytes, big    | length bytes     |
+    +---------+-----------------+------------------+
+
+The payload is one tagged message. Both sides refuse another version and anything longer than
+`MAX_FRAME_BYTES`, before they read it.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import msgspec
+
+from prefixcache.config import EngineConfig
+from prefixcache.errors import WireError
+from prefixcache.types import EngineStats, Event, GenerationRequest, ModelInfo, RequestId
+
+VERSION = 1
+MAX_FRAME_BYTES = 64 * 1024 * 1024
+HEADER = struct.Struct(">BI")
+
+
+class Start(msgspec.Struct, frozen=True, tag="start"):
+    """Gateway to worker, first: load a model and serve."""
+
+    config: EngineConfig
+
+
+class Submit(msgspec.Struct, frozen=True, tag="submit"):
+    """Gateway to worker: queue a request."""
+
+    request: GenerationRequest
+
+
+class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
+    """Gateway to worker: end a request. Unknown and finished ids are ignored."""
+
+    request_id: RequestId
+
+
+class Stop(msgspec.Struct, frozen=True, tag="stop"):
+    """Gateway to worker: end at once; requests in flight fail."""
+
+
+class Progress(msgspec.Struct, frozen=True, tag="progress"):
+    """Worker to gateway while it starts: a line for people."""
+
+    text: str
+
+
+class Ready(msgspec.Struct, frozen=True, tag="ready"):
+    """Worker to gateway: the model is loaded, requests may come."""
+
+    model: ModelInfo
+
+
+class StartFailed(msgspec.Struct, frozen=True, tag="start_failed"):
+    """Worker to gateway: the model cannot be served; the worker ends."""
+
+    message: str
+
+
+class Step(msgspec.Struct, frozen=True, tag="step"):
+    """Worker to gateway: what one engine step (or an idle moment) brought."""
+
+    events: tuple[Event, ...]
+    stats: EngineStats
+
+
+ToWorker = Start | Submit | Cancel | Stop
+ToGateway = Progress | Ready | StartFailed | Step
+
+_encoder = msgspec.msgpack.Encoder()
+_to_worker: msgspec.msgpack.Decoder[ToWorker] = msgspec.msgpack.Decoder(ToWorker)
+_to_gateway: msgspec.msgpack.Decoder[ToGateway] = msgspec.msgpack.Decoder(ToGateway)
+
+
+def encode(message: ToWorker | ToGateway) -> bytes:
+    """Return one whole frame.
+
+    Raises:
+        WireError: the payload is longer than MAX_FRAME_BYTES.
+    """
+    payload = _encoder.encode(message)
+    if len(payload) > MAX_FRAME_BYTES:
+        raise WireError(f"a frame of {len(payload)} bytes is over the limit of {MAX_FRAME_BYTES}")
+    return HEADER.pack(VERSION, len(payload)) + payload
+
+
+def payload_length(header: bytes) -> int:
+    """Return how many payload bytes follow `header` (HEADER.size bytes).
+
+    Raises:
+        WireError: another version, or longer than MAX_FRAME_BYTES.
+    """
+    version, length = HEADER.unpack(header)
+    if version != VERSION:
+        raise WireError(f"frame version {version}; this side speaks {VERSION}")
+    if length > MAX_FRAME_BYTES:
+        raise WireError(f"a frame of {length} bytes is over the limit of {MAX_FRAME_BYTES}")
+    return int(length)
+
+
+def decode_to_worker(payload: bytes) -> ToWorker:
+    """Return the gateway's message. Raises WireError when it is malformed."""
+    try:
+        return _to_worker.decode(payload)
+    except msgspec.MsgspecError as error:
+        raise WireError(f"malformed frame for the worker: {error}") from error
+
+
+def decode_to_gateway(payload: bytes) -> ToGateway:
+    """Return the worker's message. Raises WireError when it is malformed."""
+    try:
+        return _to_gateway.decode(payload)
+    except msgspec.MsgspecError as error:
+        raise WireError(f"malformed frame for the gateway: {error}") from error
