@@ -1,1 +1,10 @@
-"""Keep the KV of every prompt prefix a language model has read, and read each once."""
+"""Keep the KV of every prompt prefix a language model has read, and read each once.
+
+This package and `prefixcache.index` need no torch; the model runs in `prefixcache.engine`.
+"""
+
+from prefixcache.config import EngineConfig
+from prefixcache.errors import PrefixCacheError
+from prefixcache.types import FinishReason, SamplingParams, Usage
+
+__all__ = ["EngineConfig", "FinishReason", "PrefixCacheError", "SamplingParams", "Usage"]

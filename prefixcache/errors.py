@@ -63,6 +63,24 @@ class TokenIdError(CacheError):
         return f"token ids are integers from 0 to {2**32 - 1}; found {self.found!r}"
 
 
+class EmptyPromptError(CacheError):
+    """A prompt has no tokens, so there is nothing to compute an answer from."""
+
+    def __str__(self) -> str:
+        return "the prompt has no tokens; send at least one"
+
+
+class LeaseError(CacheError):
+    """A lease was used in a way that it does not allow."""
+
+    def __init__(self, lease_id: int, reason: str) -> None:
+        super().__init__(lease_id, reason)
+        self.lease_id, self.reason = lease_id, reason
+
+    def __str__(self) -> str:
+        return f"lease {self.lease_id}: {self.reason}"
+
+
 class BooksError(CacheError):
     """`check()` found that the index's counts do not agree. Always a bug of ours."""
 
@@ -88,6 +106,17 @@ class UnsupportedModelError(ModelError):
 
 class TemplateError(PrefixCacheError):
     """The chat template refused the messages, or there is none; the text says which."""
+
+
+class TextError(PrefixCacheError):
+    """A text is no Unicode: it holds half of a surrogate pair, so no bytes can spell it."""
+
+    def __init__(self, position: int) -> None:
+        super().__init__(position)
+        self.position = position  # in characters
+
+    def __str__(self) -> str:
+        return f"the text holds half of a surrogate pair at character {self.position}; send Unicode"
 
 
 class WireError(PrefixCacheError):

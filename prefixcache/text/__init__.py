@@ -1,1 +1,17 @@
 """Text in and out: chat templates, tokenizing, incremental detokenizing, stop strings."""
+
+from prefixcache.text.chat import PromptEncoder
+from prefixcache.text.detokenize import IncrementalDetokenizer
+from prefixcache.text.output import OutputText
+from prefixcache.text.stops import StopMatcher
+from prefixcache.text.template import ChatTemplate
+from prefixcache.text.tokenizer import Tokenizer
+
+__all__ = [
+    "ChatTemplate",
+    "IncrementalDetokenizer",
+    "OutputText",
+    "PromptEncoder",
+    "StopMatcher",
+    "Tokenizer",
+]

@@ -1,0 +1,127 @@
+"""From a call's events to an HTTP answer, streamed or whole, in the shape a dialect wants."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from aiohttp import web
+
+from gateway.errors import SlowClientError, envelope, is_expected, verdict
+from gateway.http import SERVICE, EventSink, data_frame, json_response, record_of
+from gateway.ledger import Ledger
+from gateway.merge import NumberedEvent
+from gateway.service import Call
+from prefixcache.types import Delta, Event, Finished, FinishReason, Started, Usage
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Choice:
+    """One whole answer, as it is being collected."""
+
+    pieces: list[str] = field(default_factory=list)
+    reason: FinishReason = FinishReason.STOP
+
+    @property
+    def text(self) -> str:
+        """The answer's text."""
+        return "".join(self.pieces)
+
+
+class ReplyShape(Protocol):
+    """How one endpoint writes an answer.
+
+    The caller promises, per choice, `opening`, then any number of `delta`, then `closing`; and
+    `ending` after all choices. Or, unstreamed, `whole` alone. The shape promises that all but
+    `whole` return whole events for the stream, or nothing where there is nothing to say.
+    """
+
+    def opening(self, index: int) -> bytes:
+        """Return what begins a choice."""
+
+    def delta(self, index: int, text: str) -> bytes:
+        """Return more text of a choice."""
+
+    def closing(self, index: int, reason: FinishReason) -> bytes:
+        """Return what ends a choice."""
+
+    def ending(self, usage: Usage) -> bytes:
+        """Return what ends the stream."""
+
+    def whole(self, choices: list[Choice], usage: Usage) -> bytes:
+        """Return the whole answer as one JSON object."""
+
+
+async def answer(
+    request: web.Request, call: Call, shape: ReplyShape, *, stream: bool
+) -> web.StreamResponse:
+    """Run `call` and answer `request` with what comes.
+
+    Trouble before the first event is raised, and answered with a status of its own; later in a
+    stream it is sent as an event, and the connection is closed.
+    """
+    ledger = call.ledger()
+    record_of(request).ledger = ledger
+    async with request.app[SERVICE].run(call, ledger) as events:
+        if stream:
+            return await _streamed(request, events, shape, ledger)
+        choices = await _collected(events, len(call.requests))
+        return json_response(shape.whole(choices, ledger.usage()))
+
+
+async def _collected(events: AsyncIterator[NumberedEvent], n_choices: int) -> list[Choice]:
+    choices = [Choice() for _ in range(n_choices)]
+    async for index, event in events:
+        if isinstance(event, Delta):
+            choices[index].pieces.append(event.text)
+        elif isinstance(event, Finished):
+            choices[index].reason = event.reason
+    return choices
+
+
+async def _streamed(
+    request: web.Request,
+    events: AsyncIterator[NumberedEvent],
+    shape: ReplyShape,
+    ledger: Ledger,
+) -> web.StreamResponse:
+    first = await anext(events)  # before the headers: a refusal still has its own status
+    sink = EventSink(request)
+    await sink.open()
+    try:
+        await _send(sink, _frame(shape, *first))
+        async for index, event in events:
+            await _send(sink, _frame(shape, index, event))
+        await sink.send(shape.ending(ledger.usage()))
+    except (ConnectionError, SlowClientError):
+        raise
+    except Exception as error:  # the last edge where the client can still be told
+        if not is_expected(error):
+            _log.exception("request %s failed in its stream", record_of(request).request_id)
+        record_of(request).error_code = verdict(error).code
+        sink.response.force_close()
+        await sink.send(data_frame(envelope(error)))
+    await sink.close()
+    return sink.response
+
+
+async def _send(sink: EventSink, frame: bytes) -> None:
+    if frame:
+        await sink.send(frame)
+
+
+def _frame(shape: ReplyShape, index: int, event: Event) -> bytes:
+    """Return what the client is told of `event`; text that is still held back is nothing."""
+    match event:
+        case Started():
+            return shape.opening(index)
+        case Delta(text=text) if text:
+            return shape.delta(index, text)
+        case Finished(reason=reason):
+            return shape.closing(index, reason)
+        case _:
+            return b""

@@ -1,0 +1,41 @@
+"""Reading a JSON body into a typed value, for every dialect."""
+
+from __future__ import annotations
+
+import re
+from typing import TypeVar
+
+import msgspec
+
+from gateway.errors import InvalidRequestError
+
+_T = TypeVar("_T")
+_AT = re.compile(r" - at `\$\.?(?P<path>[^`]*)`$")
+_MISSING = re.compile(r"missing required field `(?P<path>[^`]+)`")
+
+
+def decode_body(decoder: msgspec.json.Decoder[_T], body: bytes) -> _T:
+    """Return the body as the decoder's type.
+
+    Raises:
+        InvalidRequestError: it is not JSON in UTF-8 (half a surrogate pair is not), is nested
+            too deeply, or a field is missing or of the wrong type; `param` names the field.
+    """
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError as error:
+        raise _field_error(str(error)) from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidRequestError(f"the body is not valid JSON in UTF-8: {error}") from error
+    except RecursionError as error:
+        raise InvalidRequestError("the body is nested too deeply") from error
+
+
+def _field_error(text: str) -> InvalidRequestError:
+    """Name the field at fault; msgspec tells it in its message alone."""
+    at, missing = _AT.search(text), _MISSING.search(text)
+    path = at["path"] if at else ""
+    if missing:
+        path = f"{path}.{missing['path']}" if path else missing["path"]
+    reason = text[: at.start()] if at else text
+    return InvalidRequestError(f"{path}: {reason}" if path else reason, path or None)

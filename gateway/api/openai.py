@@ -1,0 +1,53 @@
+"""The routes of the OpenAI dialect, and the model list."""
+
+from __future__ import annotations
+
+import msgspec
+from aiohttp import web
+
+from gateway.api.openai_chat import create_chat_completion
+from gateway.api.openai_completions import create_completion
+from gateway.http import SERVICE, defer_continue, json_response
+from gateway.service import Served
+
+
+class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
+    """What is told of a model; `max_model_len` is an extension that other servers have too."""
+
+    id: str
+    object: str = "model"
+    created: int
+    owned_by: str = "prefixcache"
+    max_model_len: int
+
+    @classmethod
+    def of(cls, served: Served) -> ModelCard:
+        """Return the card of the served model."""
+        return cls(id=served.name, created=served.since, max_model_len=served.info.max_model_tokens)
+
+
+class ModelList(msgspec.Struct, frozen=True, kw_only=True):
+    """All models: one."""
+
+    object: str = "list"
+    data: list[ModelCard]
+
+
+async def list_models(request: web.Request) -> web.Response:
+    """Answer with the list of models."""
+    served = request.app[SERVICE].served()
+    return json_response(msgspec.json.encode(ModelList(data=[ModelCard.of(served)])))
+
+
+async def show_model(request: web.Request) -> web.Response:
+    """Answer with one model, if that is the one served."""
+    served = request.app[SERVICE].served_as(request.match_info["model"])
+    return json_response(msgspec.json.encode(ModelCard.of(served)))
+
+
+def add_openai_routes(router: web.UrlDispatcher) -> None:
+    """Add the dialect's routes."""
+    router.add_post("/v1/chat/completions", create_chat_completion, expect_handler=defer_continue)
+    router.add_post("/v1/completions", create_completion, expect_handler=defer_continue)
+    router.add_get("/v1/models", list_models)
+    router.add_get("/v1/models/{model:.+}", show_model)  # hub names have a slash in them

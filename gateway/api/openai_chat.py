@@ -1,0 +1,72 @@
+"""POST /v1/chat/completions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from aiohttp import web
+
+from gateway.api.answers import answer
+from gateway.api.bodies import decode_body
+from gateway.api.openai_models import CHAT_DECODER, CHAT_NEUTRAL, ChatBody, Message
+from gateway.api.openai_options import Prompts, check_fields, make_call
+from gateway.api.openai_replies import ChatShape, Head
+from gateway.errors import InvalidRequestError
+from gateway.http import SERVICE, read_body
+
+
+async def create_chat_completion(request: web.Request) -> web.StreamResponse:
+    """Answer a conversation with the model's next turn."""
+    service = request.app[SERVICE]
+    service.served()  # before the body is read
+    body = decode_body(CHAT_DECODER, await read_body(request))
+    served = service.served_as(body.model)
+    check_fields(body, CHAT_NEUTRAL, service.config)
+    messages = [_as_template_sees(message, index) for index, message in enumerate(body.messages)]
+    token_ids = await service.encode_chat(served, messages, body.tools or None)
+    call = make_call(service, served, body, Prompts("messages", [token_ids], _max_tokens(body)))
+    options = body.stream_options
+    head = Head(
+        id=f"chatcmpl-{service.new_id()}",
+        created=int(service.wall_clock()),
+        model=served.name,
+        include_usage=bool(options and options.include_usage),
+    )
+    return await answer(request, call, ChatShape(head), stream=bool(body.stream))
+
+
+def _max_tokens(body: ChatBody) -> int | None:
+    """Return the answer's limit: the newer field wins, neither means as far as the context goes."""
+    if body.max_completion_tokens is not None:
+        return body.max_completion_tokens
+    return body.max_tokens
+
+
+def _as_template_sees(message: Message, index: int) -> Mapping[str, object]:
+    """Return `message` as the plain mapping that chat templates know.
+
+    Raises:
+        InvalidRequestError: it has no content, or a part that is not text.
+    """
+    fields: dict[str, object] = {"role": message.role, "content": _content(message, index)}
+    for name in ("name", "tool_calls", "tool_call_id", "reasoning_content"):
+        if (value := getattr(message, name)) is not None:
+            fields[name] = value
+    return fields
+
+
+def _content(message: Message, index: int) -> str | list[dict[str, str]]:
+    if isinstance(message.content, str):
+        return message.content
+    param = f"messages[{index}].content"
+    if message.content is None:
+        if message.tool_calls:
+            return ""  # a turn that only calls tools
+        raise InvalidRequestError(f"{param}: a text or a list of text parts is needed", param)
+    parts = []
+    for part_index, part in enumerate(message.content):
+        if part.type != "text" or part.text is None:
+            param = f"{param}[{part_index}]"
+            raise InvalidRequestError(f"{param}: only text parts can be read", param)
+        parts.append({"type": "text", "text": part.text})
+    return parts

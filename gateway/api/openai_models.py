@@ -1,0 +1,141 @@
+"""The request bodies of the OpenAI dialect. Null is the same as left out, everywhere.
+
+Fields that are not named here are ignored. Those that would change the answer and are not
+built yet are named here all the same, so that they can be refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+Count = Annotated[int, Meta(ge=1)]
+TokenNumber = Annotated[int, Meta(ge=0, le=2**32 - 1)]
+Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+Penalty = Annotated[float, Meta(ge=-2, le=2)]
+StopText = Annotated[str, Meta(min_length=1, max_length=1024)]
+Salt = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"\A[^@/\\\x00]*\Z")]
+JsonObject = dict[str, object]
+
+
+class CacheOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Our extension: whether this request uses cached prefixes, and leaves its own behind."""
+
+    read: bool | None = None
+    store: bool | None = None
+
+
+class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a stream carries beside the text."""
+
+    include_usage: bool | None = None
+
+
+class ContentPart(msgspec.Struct, frozen=True, kw_only=True):
+    """One part of a message; only text parts can be read."""
+
+    type: str
+    text: str | None = None
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True):
+    """One turn of a conversation."""
+
+    role: str
+    content: str | list[ContentPart] | None = None
+    name: str | None = None
+    tool_calls: list[JsonObject] | None = None
+    tool_call_id: str | None = None
+    reasoning_content: str | None = None
+
+
+class GenerationBody(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields that both kinds of completion share."""
+
+    model: str
+    max_tokens: Count | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None  # OpenAI's default: 1
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    top_k: Annotated[int, Meta(ge=-1)] | None = None  # extension; 0 and -1: all
+    seed: Seed | None = None
+    stop: StopText | list[StopText] | None = None
+    stop_token_ids: list[TokenNumber] | None = None  # extension
+    ignore_eos: bool | None = None  # extension
+    n: Count | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    user: str | None = None  # read by nobody
+    cache_salt: Salt | None = None  # extension; missing is the tenant's default
+    cache: CacheOptions | None = None  # extension
+
+    logit_bias: dict[str, float] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    repetition_penalty: float | None = None
+    min_p: float | None = None
+    min_tokens: int | None = None
+
+
+class ChatBody(GenerationBody, frozen=True, kw_only=True):
+    """POST /v1/chat/completions."""
+
+    messages: Annotated[list[Message], Meta(min_length=1)]
+    max_completion_tokens: Count | None = None  # wins over max_tokens
+    tools: list[JsonObject] | None = None
+
+    tool_choice: str | JsonObject | None = None
+    functions: list[JsonObject] | None = None
+    function_call: str | JsonObject | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    response_format: JsonObject | None = None
+    modalities: list[str] | None = None
+    audio: JsonObject | None = None
+    prediction: JsonObject | None = None
+    web_search_options: JsonObject | None = None
+
+
+class CompletionBody(GenerationBody, frozen=True, kw_only=True):
+    """POST /v1/completions. A prompt is text or token ids; a list holds one kind."""
+
+    prompt: str | list[str | TokenNumber | list[TokenNumber]]
+
+    echo: bool | None = None
+    suffix: str | None = None
+    logprobs: Annotated[int, Meta(ge=0, le=5)] | None = None
+    best_of: Count | None = None
+
+
+_NEUTRAL_SHARED: Mapping[str, tuple[object, ...]] = {
+    "logit_bias": ({},),
+    "presence_penalty": (0.0,),
+    "frequency_penalty": (0.0,),
+    "repetition_penalty": (1.0,),
+    "min_p": (0.0,),
+    "min_tokens": (0,),
+}
+CHAT_NEUTRAL: Mapping[str, tuple[object, ...]] = {
+    **_NEUTRAL_SHARED,
+    "tool_choice": ("auto", "none"),
+    "functions": ([],),
+    "function_call": ("auto", "none"),
+    "logprobs": (False,),
+    "top_logprobs": (0,),
+    "response_format": ({"type": "text"},),
+    "modalities": (["text"], []),
+    "audio": (),
+    "prediction": (),
+    "web_search_options": (),
+}
+COMPLETION_NEUTRAL: Mapping[str, tuple[object, ...]] = {
+    **_NEUTRAL_SHARED,
+    "echo": (False,),
+    "suffix": ("",),
+    "logprobs": (),
+}
+
+CHAT_DECODER = msgspec.json.Decoder(ChatBody)
+COMPLETION_DECODER = msgspec.json.Decoder(CompletionBody)

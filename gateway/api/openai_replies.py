@@ -1,0 +1,196 @@
+"""The answers of the OpenAI dialect, whole and in chunks."""
+
+from __future__ import annotations
+
+import msgspec
+
+from gateway.api.answers import Choice
+from gateway.http import data_frame
+from prefixcache.types import FinishReason, Usage
+
+_DONE = data_frame(b"[DONE]")
+
+
+class CachedDetails(msgspec.Struct, frozen=True):
+    """Which of the prompt's tokens were not computed for this request."""
+
+    cached_tokens: int
+
+
+class UsageReply(msgspec.Struct, frozen=True):
+    """OpenAI's account of tokens; `prompt_tokens` includes the cached ones."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: CachedDetails
+
+    @classmethod
+    def of(cls, usage: Usage) -> UsageReply:
+        """Return `usage` as OpenAI writes it."""
+        return cls(
+            prompt_tokens=usage.prompt_tokens,
+            completion_tokens=usage.output_tokens,
+            total_tokens=usage.prompt_tokens + usage.output_tokens,
+            prompt_tokens_details=CachedDetails(usage.cached_tokens),
+        )
+
+
+class ChatMessage(msgspec.Struct, frozen=True):
+    """The model's turn."""
+
+    content: str
+    role: str = "assistant"
+    refusal: None = None
+
+
+class ChatDelta(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A piece of the model's turn."""
+
+    role: str | None = None
+    content: str | None = None
+
+
+class ChatChoice(msgspec.Struct, frozen=True):
+    """One whole answer."""
+
+    index: int
+    message: ChatMessage
+    finish_reason: FinishReason
+    logprobs: None = None
+
+
+class ChatChunkChoice(msgspec.Struct, frozen=True):
+    """One piece of one answer."""
+
+    index: int
+    delta: ChatDelta
+    finish_reason: FinishReason | None = None
+    logprobs: None = None
+
+
+class TextChoice(msgspec.Struct, frozen=True):
+    """A whole answer, or a piece of one: the two look alike in completions."""
+
+    index: int
+    text: str
+    finish_reason: FinishReason | None = None
+    logprobs: None = None
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True):
+    """The object around choices. `usage` is left out of chunks that did not ask for it."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    system_fingerprint: None = None
+    choices: list[ChatChoice] | list[ChatChunkChoice] | list[TextChoice]
+    usage: UsageReply | msgspec.UnsetType | None = msgspec.UNSET
+
+
+class Head(msgspec.Struct, frozen=True, kw_only=True):
+    """What all objects of one answer share."""
+
+    id: str
+    created: int
+    model: str
+    include_usage: bool  # in a stream: whether chunks speak of usage
+
+
+class ChatShape:
+    """`/v1/chat/completions`."""
+
+    def __init__(self, head: Head) -> None:
+        self._head = head
+
+    def opening(self, index: int) -> bytes:
+        """Return the chunk that tells the role."""
+        return self._chunk(ChatChunkChoice(index, ChatDelta("assistant", "")))
+
+    def delta(self, index: int, text: str) -> bytes:
+        """Return a chunk with more text."""
+        return self._chunk(ChatChunkChoice(index, ChatDelta(content=text)))
+
+    def closing(self, index: int, reason: FinishReason) -> bytes:
+        """Return the chunk that ends a choice: an empty delta and the reason."""
+        return self._chunk(ChatChunkChoice(index, ChatDelta(), reason))
+
+    def ending(self, usage: Usage) -> bytes:
+        """Return the chunk without choices, if usage was asked for, and the mark of the end."""
+        return _ending(self._head, "chat.completion.chunk", usage)
+
+    def whole(self, choices: list[Choice], usage: Usage) -> bytes:
+        """Return the whole answer."""
+        written = [
+            ChatChoice(index, ChatMessage(choice.text), choice.reason)
+            for index, choice in enumerate(choices)
+        ]
+        return _reply(self._head, "chat.completion", written, UsageReply.of(usage))
+
+    def _chunk(self, choice: ChatChunkChoice) -> bytes:
+        reply = _reply(self._head, "chat.completion.chunk", [choice], _no_usage(self._head))
+        return data_frame(reply)
+
+
+class TextShape:
+    """`/v1/completions`."""
+
+    def __init__(self, head: Head) -> None:
+        self._head = head
+
+    def opening(self, index: int) -> bytes:
+        """Return nothing: there is no role to tell."""
+        return b""
+
+    def delta(self, index: int, text: str) -> bytes:
+        """Return a chunk with more text."""
+        return self._chunk(TextChoice(index, text))
+
+    def closing(self, index: int, reason: FinishReason) -> bytes:
+        """Return the chunk that ends a choice: no text and the reason."""
+        return self._chunk(TextChoice(index, "", reason))
+
+    def ending(self, usage: Usage) -> bytes:
+        """Return the chunk without choices, if usage was asked for, and the mark of the end."""
+        return _ending(self._head, "text_completion", usage)
+
+    def whole(self, choices: list[Choice], usage: Usage) -> bytes:
+        """Return the whole answer."""
+        written = [
+            TextChoice(index, choice.text, choice.reason) for index, choice in enumerate(choices)
+        ]
+        return _reply(self._head, "text_completion", written, UsageReply.of(usage))
+
+    def _chunk(self, choice: TextChoice) -> bytes:
+        reply = _reply(self._head, "text_completion", [choice], _no_usage(self._head))
+        return data_frame(reply)
+
+
+def _no_usage(head: Head) -> msgspec.UnsetType | None:
+    """Return how a chunk before the last speaks of usage: null if asked for, else not at all."""
+    return None if head.include_usage else msgspec.UNSET
+
+
+def _ending(head: Head, kind: str, usage: Usage) -> bytes:
+    if not head.include_usage:
+        return _DONE
+    return data_frame(_reply(head, kind, [], UsageReply.of(usage))) + _DONE
+
+
+def _reply(
+    head: Head,
+    kind: str,
+    choices: list[ChatChoice] | list[ChatChunkChoice] | list[TextChoice],
+    usage: UsageReply | msgspec.UnsetType | None,
+) -> bytes:
+    reply = Reply(
+        id=head.id,
+        object=kind,
+        created=head.created,
+        model=head.model,
+        choices=choices,
+        usage=usage,
+    )
+    return msgspec.json.encode(reply)

@@ -1,0 +1,43 @@
+"""What the gateway asks of whatever generates text."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+from prefixcache.types import EngineStats, Event, GenerationRequest, ModelInfo
+
+
+class Backend(Protocol):
+    """Loads one model and continues prompts with it.
+
+    The gateway promises to call `start` once and first, `close` once and last, to give every
+    request an id of its own, and to close each iterator that it does not read to its end. The
+    backend promises that one request's trouble stays with that request, that the events of a
+    request come in order and end with exactly one Finished or Failed, that it holds only a
+    bounded amount of output for a reader that does not keep up, and that counters in `stats`
+    never fall.
+    """
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a request would be taken now. May change at any time after `start`."""
+
+    async def start(self) -> ModelInfo:
+        """Load the model; return once requests may come. Raises StartError when it cannot."""
+
+    def generate(self, request: GenerationRequest) -> AsyncIterator[Event]:
+        """Continue one prompt; the iterator gives its events.
+
+        Closing the iterator early (`aclose`, or cancelling the task that reads it) cancels the
+        request in the engine. Trouble comes as a Failed event.
+
+        Raises:
+            NotReadyError: from the first step of the iterator, when `is_ready` is False.
+        """
+
+    def stats(self) -> EngineStats:
+        """Return the latest counters and gauges, without waiting."""
+
+    async def close(self) -> None:
+        """End the requests in flight with Failed, and give back everything that is held."""

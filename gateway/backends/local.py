@@ -1,0 +1,204 @@
+"""The engine in a worker process of its own, supervised and started again when it dies."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+
+import msgspec
+
+from gateway.backends.process import WorkerProcess, launch_worker
+from gateway.backends.streams import EventStream
+from gateway.errors import NotReadyError, StartError
+from prefixcache.config import EngineConfig
+from prefixcache.errors import WireError
+from prefixcache.types import (
+    EngineStats,
+    Event,
+    FailureKind,
+    GenerationRequest,
+    ModelInfo,
+    PoolCounts,
+    RequestId,
+)
+
+WORKER_COMMAND = (sys.executable, "-m", "prefixcache.engine.worker")
+IDLE_STATS = EngineStats(
+    pool=PoolCounts(free=0, cached=0, held=0),
+    running=0,
+    waiting=0,
+    steps_total=0,
+    prompt_tokens_total=0,
+    cached_tokens_total=0,
+    computed_tokens_total=0,
+    output_tokens_total=0,
+    evicted_blocks_total=0,
+    preemptions_total=0,
+)
+
+_log = logging.getLogger(__name__)
+_TOTALS = tuple(name for name in EngineStats.__struct_fields__ if name.endswith("_total"))
+_GRACE_SECONDS = 3.0  # for a worker that was told to stop
+_LONGEST_DELAY_SECONDS = 30.0
+_STEADY_SECONDS = 60.0  # a worker that lived so long is started again without a longer delay
+
+
+class LocalBackend:
+    """A `Backend` whose engine runs in a child process.
+
+    When the worker dies, every request in flight ends with Failed(WORKER_DIED) and the worker
+    is started again, each time in a row after twice the delay. Its cache starts empty; the
+    counters in `stats` go on from where they were.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        *,
+        command: Sequence[str] = WORKER_COMMAND,
+        silence_seconds: float = 600.0,
+        max_stream_bytes: int = 2**20,
+        restart_delay_seconds: float = 0.25,
+        report: Callable[[str], None] = _log.info,
+        on_restart: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._config = config
+        self._command = tuple(command)
+        self._silence_seconds = silence_seconds
+        self._max_stream_bytes = max_stream_bytes
+        self._first_delay_seconds = self._delay_seconds = restart_delay_seconds
+        self._report = report
+        self._on_restart = on_restart
+        self._clock = clock
+        self._worker: WorkerProcess | None = None
+        self._supervisor: asyncio.Task[None] | None = None
+        self._is_ready = False
+        self._streams: dict[RequestId, EventStream] = {}
+        self._past = self._latest = IDLE_STATS  # earlier workers' totals; this worker's numbers
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the worker lives and has loaded its model."""
+        return self._is_ready
+
+    async def start(self) -> ModelInfo:
+        """Start the worker and wait until it has loaded the model. Raises StartError."""
+        self._worker = await self._launch()
+        self._is_ready = True
+        self._supervisor = asyncio.create_task(self._supervise(self._worker))
+        return self._worker.model
+
+    async def generate(self, request: GenerationRequest) -> AsyncIterator[Event]:
+        """Give the events of `request` as the worker's steps bring them; see `Backend`."""
+        worker = self._worker
+        if worker is None or not self._is_ready:
+            raise NotReadyError("the worker is being started again; try in a moment")
+        stream = EventStream(request.request_id, limit_bytes=self._max_stream_bytes)
+        self._streams[request.request_id] = stream
+        try:
+            await worker.submit(request)
+            while True:
+                event = await stream.get()
+                yield event
+                if stream.is_drained:
+                    return
+        finally:
+            if self._streams.pop(request.request_id, None) is not None:
+                worker.cancel(request.request_id)
+
+    def stats(self) -> EngineStats:
+        """Return the worker's latest numbers, with the totals of its predecessors added."""
+        sums = {name: getattr(self._past, name) + getattr(self._latest, name) for name in _TOTALS}
+        return msgspec.structs.replace(self._latest, **sums)
+
+    async def close(self) -> None:
+        """Fail what is in flight, stop the worker and reap it; kill it when it lingers."""
+        self._is_ready = False
+        self._fail_streams(FailureKind.CANCELLED, "the server is stopping")
+        if self._supervisor is not None:
+            self._supervisor.cancel()
+            await asyncio.gather(self._supervisor, return_exceptions=True)
+        if self._worker is not None:
+            await self._worker.end(grace_seconds=_GRACE_SECONDS)
+            self._worker = None
+
+    async def _launch(self) -> WorkerProcess:
+        return await launch_worker(
+            self._config,
+            self._command,
+            silence_seconds=self._silence_seconds,
+            report=self._report,
+        )
+
+    async def _supervise(self, worker: WorkerProcess) -> None:
+        """Serve from `worker` and its successors until cancelled."""
+        while True:
+            born = self._clock()
+            trouble = await self._serve(worker)
+            await self._bury(worker, trouble)
+            if self._clock() - born > _STEADY_SECONDS:
+                self._delay_seconds = self._first_delay_seconds
+            worker = self._worker = await self._launch_again()
+            self._is_ready = True
+            self._on_restart()
+            _log.info("the worker serves again")
+
+    async def _launch_again(self) -> WorkerProcess:
+        """Start a worker, however often that takes, waiting longer before each attempt."""
+        while True:
+            await asyncio.sleep(self._delay_seconds)
+            self._delay_seconds = min(2 * self._delay_seconds, _LONGEST_DELAY_SECONDS)
+            try:
+                return await self._launch()
+            except StartError as error:
+                _log.error("the worker cannot be started again: %s", error)
+
+    async def _serve(self, worker: WorkerProcess) -> str:
+        """Pass on the worker's events until it is gone; return what is known of the reason."""
+        try:
+            async for step in worker.steps():
+                self._latest = step.stats
+                for event in step.events:
+                    self._pass_on(worker, event)
+        except WireError as error:
+            return str(error)
+        except Exception:  # a task's edge: a fault here must not leave requests waiting for ever
+            _log.exception("the worker's report could not be handled")
+            return "its report could not be handled"
+        return "the connection ended"
+
+    def _pass_on(self, worker: WorkerProcess, event: Event) -> None:
+        """Queue `event` for its reader; forget requests that ended, cancel unread ones."""
+        stream = self._streams.get(event.request_id)
+        if stream is None:
+            return
+        if not stream.put(event):
+            worker.cancel(event.request_id)
+        if stream.is_ended:
+            del self._streams[event.request_id]
+
+    async def _bury(self, worker: WorkerProcess, trouble: str) -> None:
+        """Fail what the worker owed, keep its totals and reap it."""
+        self._is_ready = False
+        n_failed = len(self._streams)
+        self._fail_streams(
+            FailureKind.WORKER_DIED, "the worker died while it served this request; send it again"
+        )
+        self._past, self._latest = self.stats(), IDLE_STATS
+        await worker.end(grace_seconds=_GRACE_SECONDS)
+        self._worker = None
+        _log.error(
+            "the worker is gone (%s, exit code %s); requests that failed: %d",
+            trouble,
+            worker.exit_code,
+            n_failed,
+        )
+
+    def _fail_streams(self, kind: FailureKind, message: str) -> None:
+        for stream in self._streams.values():
+            stream.fail(kind, message)
+        self._streams.clear()

@@ -1,0 +1,185 @@
+"""The command `prefixcache`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn, TypeVar
+
+import click
+import msgspec
+
+from gateway.backends.base import Backend
+from gateway.backends.echo import EchoBackend
+from gateway.backends.local import LocalBackend
+from gateway.config import GatewayConfig, Settings, load_config, parse_bytes
+from gateway.errors import StartError
+from gateway.metrics import Metrics
+from gateway.server import StopSignals, serve
+from prefixcache.config import EngineConfig
+from prefixcache.errors import ConfigError
+
+_T = TypeVar("_T", bound=msgspec.Struct)
+_BAD_INPUT = 2
+_CANNOT_START = 1
+_DTYPES = ("auto", "float32", "bfloat16", "float16")
+_LEVELS = ("debug", "info", "warning", "error")
+
+
+@dataclass(frozen=True, slots=True)
+class BackendFactory:
+    """Makes the backend that the flags ask for."""
+
+    kind: str
+    settings: Settings
+
+    def __call__(self, metrics: Metrics) -> Backend:
+        """Return the backend, not started."""
+        server, engine = self.settings.server, self.settings.engine
+        if self.kind == "echo":
+            return EchoBackend(Path(engine.model or "."))
+        return LocalBackend(
+            engine,
+            silence_seconds=server.worker_start_seconds,
+            max_stream_bytes=server.max_stream_bytes,
+            report=_say,
+            on_restart=metrics.worker_restarts.inc,
+        )
+
+
+def read_amount(
+    context: click.Context, parameter: click.Parameter, amount: str | None
+) -> int | None:
+    """Return the bytes that a flag such as 512MiB or 2GiB says; bad input is a usage error."""
+    try:
+        return None if amount is None else parse_bytes(amount)
+    except ConfigError as error:
+        raise click.BadParameter(f"{error.value!r}: {error.reason}", context, parameter) from error
+
+
+@click.group(epilog="Example: prefixcache serve --port 8000")
+def commands() -> None:
+    """Serve a chat model and read each prompt prefix once."""
+
+
+@commands.command("serve", epilog="Example: prefixcache serve --model ./my-model --port 8000")
+@click.option("--model", help="Model folder, .gguf file or hub name.  [default: a small one]")
+@click.option("--host", help="Address to bind.  [default: 127.0.0.1]")
+@click.option("--port", type=click.IntRange(0, 65535), help="0 picks a free one.  [default: 8000]")
+@click.option(
+    "--config",
+    "config_file",
+    type=click.Path(path_type=Path),
+    help="TOML file with the tables [server] and [engine]; flags win over it.",
+)
+@click.option("--served-model-name", help="What clients call the model.  [default: its own name]")
+@click.option(
+    "--kv-memory",
+    metavar="SIZE",
+    callback=read_amount,
+    help="Memory for cached state, such as 512MiB or 2GiB.",
+)
+@click.option("--no-prefix-cache", is_flag=True, help="Look nothing up and keep nothing.")
+@click.option("--dtype", type=click.Choice(_DTYPES), help="Number format.  [default: auto]")
+@click.option("--device", help="Torch device, such as cpu or cuda.  [default: auto]")
+@click.option("--threads", type=click.IntRange(min=1), help="Torch's CPU threads.")
+@click.option(
+    "--drain-seconds",
+    type=click.FloatRange(min=0),
+    help="How long running requests may go on after SIGTERM.  [default: 30]",
+)
+@click.option(
+    "--log-level", type=click.Choice(_LEVELS), default="info", show_default=True, help="Of the log."
+)
+@click.option("--backend", type=click.Choice(("local", "echo")), default="local", hidden=True)
+def serve_command(
+    *, config_file: Path | None, log_level: str, backend: str, **flags: object
+) -> None:
+    """Serve a model over HTTP until SIGTERM.
+
+    Prints one line on standard output when it answers: ready http://HOST:PORT
+    """
+    settings = _settings(config_file, flags)
+    if backend == "local":
+        _check_model(settings.engine.model)
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=log_level.upper(),
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+    raise SystemExit(asyncio.run(_serve(settings.server, BackendFactory(backend, settings))))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command and exit: 2 and one line for bad input, 1 and one line for other trouble."""
+    try:
+        code = commands.main(arguments, prog_name="prefixcache", standalone_mode=False)
+    except click.ClickException as error:
+        _quit(error.format_message(), _BAD_INPUT)
+    except ConfigError as error:
+        _quit(str(error), _BAD_INPUT)
+    except StartError as error:
+        _quit(str(error), _CANNOT_START)
+    except click.Abort:
+        _quit("interrupted", _CANNOT_START)
+    sys.exit(code)
+
+
+async def _serve(config: GatewayConfig, factory: BackendFactory) -> int:
+    signals = StopSignals()
+    signals.listen()
+    return await serve(config, factory, announce=_announce, signals=signals)
+
+
+def _announce(url: str) -> None:
+    click.echo(f"ready {url}")
+
+
+def _say(text: str) -> None:
+    click.echo(text, err=True)
+
+
+def _settings(config_file: Path | None, flags: dict[str, object]) -> Settings:
+    """Return the file's settings with the flags that were given laid over them."""
+    read = Settings() if config_file is None else load_config(config_file)
+    given = {name: value for name, value in flags.items() if value is not None}
+    if given.pop("no_prefix_cache"):
+        given["prefix_cache"] = False
+    if "kv_memory" in given:
+        given["kv_memory_bytes"] = given.pop("kv_memory")
+    return Settings(
+        server=_overlaid(read.server, given, GatewayConfig),
+        engine=_overlaid(read.engine, given, EngineConfig),
+    )
+
+
+def _overlaid(config: _T, given: dict[str, object], kind: type[_T]) -> _T:
+    names = kind.__struct_fields__
+    return msgspec.structs.replace(
+        config, **{name: value for name, value in given.items() if name in names}
+    )
+
+
+def _check_model(model: str | None) -> None:
+    """Refuse at once a path that cannot be a model; anything else is the worker's to judge."""
+    if model is None:
+        return
+    path = Path(model).expanduser()
+    looks_like_path = path.is_absolute() or model.startswith((".", "~")) or path.suffix == ".gguf"
+    if looks_like_path and not path.exists():
+        raise ConfigError("model", model, "there is no such file or folder")
+    if path.is_dir() and not (path / "config.json").is_file():
+        raise ConfigError("model", model, "the folder has no config.json")
+
+
+def _quit(reason: str, code: int) -> NoReturn:
+    click.echo(f"prefixcache: {' '.join(reason.split())}", err=True)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,170 @@
+"""The gateway's errors, and the one table that turns any error into an HTTP answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+from aiohttp import web
+
+from prefixcache.errors import PrefixCacheError, TemplateError, TextError, TokenIdError
+from prefixcache.types import FailureKind
+
+
+class GatewayError(Exception):
+    """Root of every error that the gateway raises on purpose."""
+
+    param: str | None = None  # the field of the request that is at fault
+
+
+class StartError(GatewayError):
+    """The server cannot start: its address, its model or its worker; the text says why."""
+
+
+class InvalidRequestError(GatewayError):
+    """A field of the request, or the body as a whole, cannot be used."""
+
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__(message, param)
+        self.message, self.param = message, param
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class UnsupportedFieldError(InvalidRequestError):
+    """The field is known and would change the answer, but it is not built yet."""
+
+    def __init__(self, param: str) -> None:
+        super().__init__(f"{param} is not supported yet; leave it out", param)
+
+
+class ModelNotFoundError(GatewayError):
+    """The request names a model that is not served here."""
+
+    param = "model"
+
+    def __init__(self, asked: str, served: str) -> None:
+        super().__init__(asked, served)
+        self.asked, self.served = asked, served
+
+    def __str__(self) -> str:
+        return f"the model {self.asked!r} is not served here; {self.served!r} is"
+
+
+class ContextLengthError(GatewayError):
+    """The prompt leaves no room for a single output token."""
+
+    def __init__(self, prompt_tokens: int, max_model_tokens: int, param: str) -> None:
+        super().__init__(prompt_tokens, max_model_tokens, param)
+        self.prompt_tokens, self.max_model_tokens = prompt_tokens, max_model_tokens
+        self.param = param
+
+    def __str__(self) -> str:
+        return (
+            f"the prompt has {self.prompt_tokens} tokens; this model takes"
+            f" {self.max_model_tokens} of prompt and output together. Shorten the prompt."
+        )
+
+
+class BodyTooLargeError(GatewayError):
+    """The request's body is longer than the server reads."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        super().__init__(limit_bytes)
+        self.limit_bytes = limit_bytes
+
+    def __str__(self) -> str:
+        return f"the body is longer than {self.limit_bytes} bytes"
+
+
+class BodyTimeoutError(GatewayError):
+    """The request's body did not arrive in time."""
+
+
+class NotReadyError(GatewayError):
+    """The model is being loaded, or the worker is being started again."""
+
+
+class DrainingError(GatewayError):
+    """The server is stopping and takes no new requests."""
+
+
+class SlowClientError(GatewayError):
+    """The client did not take what it was sent in time, so its connection is cut."""
+
+
+class GenerationFailedError(GatewayError):
+    """The engine ended a request; `kind` says how."""
+
+    def __init__(self, kind: FailureKind, message: str) -> None:
+        super().__init__(kind, message)
+        self.kind, self.message = kind, message
+
+    def __str__(self) -> str:
+        return self.message
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How an error is answered: status, OpenAI's type and code, and when to come back."""
+
+    status: int
+    type: str
+    code: str | None = None
+    retry_after_seconds: int | None = None
+
+
+_ASKED_WRONG = "invalid_request_error"
+_OUR_FAULT = "server_error"
+_INTERNAL = Verdict(500, _OUR_FAULT, "internal_error")
+
+_VERDICTS: Mapping[type[BaseException] | FailureKind, Verdict] = {
+    InvalidRequestError: Verdict(400, _ASKED_WRONG, "invalid_value"),
+    UnsupportedFieldError: Verdict(400, _ASKED_WRONG, "unsupported_parameter"),
+    TemplateError: Verdict(400, _ASKED_WRONG, "invalid_messages"),
+    TextError: Verdict(400, _ASKED_WRONG, "invalid_value"),
+    TokenIdError: Verdict(400, _ASKED_WRONG, "invalid_value"),
+    ContextLengthError: Verdict(400, _ASKED_WRONG, "context_length_exceeded"),
+    ModelNotFoundError: Verdict(404, _ASKED_WRONG, "model_not_found"),
+    BodyTimeoutError: Verdict(408, _ASKED_WRONG, "body_timeout"),
+    BodyTooLargeError: Verdict(413, _ASKED_WRONG, "body_too_large"),
+    SlowClientError: Verdict(408, _ASKED_WRONG, "client_too_slow"),
+    NotReadyError: Verdict(503, _OUR_FAULT, "not_ready", retry_after_seconds=2),
+    DrainingError: Verdict(503, _OUR_FAULT, "draining", retry_after_seconds=5),
+    FailureKind.TOO_LARGE: Verdict(400, _ASKED_WRONG, "context_length_exceeded"),
+    FailureKind.INVALID: Verdict(400, _ASKED_WRONG, "invalid_value"),
+    FailureKind.OVERLOADED: Verdict(429, "rate_limit_error", "overloaded", retry_after_seconds=1),
+    FailureKind.CANCELLED: Verdict(503, _OUR_FAULT, "cancelled", retry_after_seconds=5),
+    FailureKind.WORKER_DIED: Verdict(503, _OUR_FAULT, "worker_died", retry_after_seconds=2),
+    FailureKind.INTERNAL: _INTERNAL,
+}
+
+
+def verdict(error: BaseException) -> Verdict:
+    """Return how `error` is answered; what the table does not know is our fault: 500."""
+    if isinstance(error, GenerationFailedError):
+        return _VERDICTS[error.kind]
+    if isinstance(error, web.HTTPException):
+        return Verdict(error.status, _ASKED_WRONG if error.status < 500 else _OUR_FAULT)
+    known = (_VERDICTS[kind] for kind in type(error).__mro__ if kind in _VERDICTS)
+    return next(known, _INTERNAL)
+
+
+def is_expected(error: BaseException) -> bool:
+    """Return whether `error` was raised on purpose, so that its text may be shown."""
+    return isinstance(error, (GatewayError, PrefixCacheError, web.HTTPException))
+
+
+def envelope(error: BaseException) -> bytes:
+    """Return OpenAI's JSON error object for `error`. Text of unexpected errors stays inside."""
+    judged = verdict(error)
+    message = str(error) if is_expected(error) else "internal error"
+    shown = {
+        "message": message.encode("utf-8", "replace").decode("utf-8") or judged.code,
+        "type": judged.type,
+        "param": getattr(error, "param", None),
+        "code": judged.code,
+    }
+    return msgspec.json.encode({"error": shown})

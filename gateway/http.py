@@ -1,0 +1,160 @@
+"""Small things every handler needs: request ids, bodies, JSON answers, event streams."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from aiohttp import hdrs, web
+from aiohttp.http import HttpVersion11
+
+from gateway.errors import (
+    BodyTimeoutError,
+    BodyTooLargeError,
+    InvalidRequestError,
+    SlowClientError,
+    envelope,
+    verdict,
+)
+from gateway.ledger import Ledger
+from gateway.service import Service
+
+SERVICE: web.AppKey[Service] = web.AppKey("service", Service)
+REQUEST_ID_HEADER = "X-Request-Id"
+
+_SAFE_ID = re.compile(r"[A-Za-z0-9._-]{1,128}", re.ASCII)
+_RECORD = "gateway.record"
+
+
+@dataclass(slots=True)
+class Record:
+    """What is said of a request when it is over."""
+
+    request_id: str  # what the client sees; never an id inside
+    ledger: Ledger | None = None  # None: it never came to generating
+    error_code: str | None = None  # of an error that came after the headers
+
+
+def begin_record(request: web.BaseRequest, new_id: Callable[[], str]) -> Record:
+    """Open the request's record, under the client's own id if that is short and safe."""
+    record = Record(shown_request_id(request, new_id))
+    request[_RECORD] = record
+    return record
+
+
+def record_of(request: web.BaseRequest) -> Record:
+    """Return the request's record; the outermost middleware has opened it."""
+    record: Record = request[_RECORD]
+    return record
+
+
+def shown_request_id(request: web.BaseRequest, new_id: Callable[[], str]) -> str:
+    """Return the id that the answer carries: the client's if it is safe to repeat, or a new one."""
+    asked = request.headers.get(REQUEST_ID_HEADER, "")
+    return asked if _SAFE_ID.fullmatch(asked) else f"req_{new_id()}"
+
+
+async def read_body(request: web.Request) -> bytes:
+    """Return the whole body. A client that waits for 100-continue gets it here, not before.
+
+    Raises:
+        BodyTooLargeError: the declared or the actual length is over the limit.
+        BodyTimeoutError: it did not arrive in time.
+        InvalidRequestError: it broke off or cannot be decompressed, or an unknown expectation.
+    """
+    config = request.app[SERVICE].config
+    if (request.content_length or 0) > config.max_body_bytes:
+        raise BodyTooLargeError(config.max_body_bytes)
+    await _let_continue(request)
+    try:
+        async with asyncio.timeout(config.body_seconds):
+            return await request.read()
+    except TimeoutError as error:
+        raise BodyTimeoutError(
+            f"the body did not arrive within {config.body_seconds:g} seconds"
+        ) from error
+    except web.HTTPRequestEntityTooLarge as error:
+        raise BodyTooLargeError(config.max_body_bytes) from error
+    except web.RequestPayloadError as error:
+        raise InvalidRequestError("the body broke off or cannot be decoded") from error
+
+
+async def defer_continue(request: web.Request) -> None:
+    """Take note of an Expect header and do nothing yet: the request is judged first."""
+
+
+def json_response(body: bytes) -> web.Response:
+    """Return `body` (JSON) as a successful answer."""
+    return web.Response(body=body, content_type="application/json")
+
+
+def error_response(error: BaseException) -> web.Response:
+    """Return the answer to `error`, as the table in `gateway.errors` judges it."""
+    judged = verdict(error)
+    response = web.Response(
+        body=envelope(error), status=judged.status, content_type="application/json"
+    )
+    if judged.retry_after_seconds is not None:
+        response.headers[hdrs.RETRY_AFTER] = str(judged.retry_after_seconds)
+    if isinstance(error, web.HTTPMethodNotAllowed):
+        response.headers[hdrs.ALLOW] = error.headers[hdrs.ALLOW]
+    return response
+
+
+def data_frame(data: bytes) -> bytes:
+    """Return `data` (one line) as a server-sent event."""
+    return b"data: %b\n\n" % data
+
+
+class EventSink:
+    """One answer as server-sent events: data lines only."""
+
+    def __init__(self, request: web.Request) -> None:
+        self._request = request
+        self._write_seconds = request.app[SERVICE].config.write_seconds
+        self.response = web.StreamResponse(
+            headers={
+                hdrs.CONTENT_TYPE: "text/event-stream; charset=utf-8",
+                hdrs.CACHE_CONTROL: "no-cache",
+                "X-Accel-Buffering": "no",
+            }
+        )
+
+    async def open(self) -> None:
+        """Send the headers; from here on errors are events."""
+        await self.response.prepare(self._request)
+
+    async def send(self, frame: bytes) -> None:
+        """Send what `data_frame` made, waiting while the client does not read.
+
+        Raises:
+            SlowClientError: it did not read for `write_seconds`.
+            ConnectionResetError: it has gone.
+        """
+        try:
+            async with asyncio.timeout(self._write_seconds):
+                await self.response.write(frame)
+        except TimeoutError as error:
+            raise SlowClientError(
+                f"the client took nothing for {self._write_seconds:g} seconds"
+            ) from error
+
+    async def close(self) -> None:
+        """End the stream in good order."""
+        try:
+            async with asyncio.timeout(self._write_seconds):
+                await self.response.write_eof()
+        except TimeoutError as error:
+            raise SlowClientError("the client does not take the end of its stream") from error
+
+
+async def _let_continue(request: web.Request) -> None:
+    expected = request.headers.get(hdrs.EXPECT)
+    if expected is None or request.version < HttpVersion11:
+        return
+    if expected.lower() != "100-continue":
+        raise InvalidRequestError("the only expectation known is 100-continue", "Expect")
+    await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+    request.writer.output_size = 0  # what follows is the answer's first byte

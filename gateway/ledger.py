@@ -1,0 +1,43 @@
+"""The one account of a call's tokens: usage, metrics and the log line are read from it."""
+
+from __future__ import annotations
+
+from prefixcache.types import Delta, Event, Failed, Finished, Started, Usage
+
+
+class Ledger:
+    """Counts the tokens of a call: p prompts with n choices each, choice c of prompt p at p*n+c.
+
+    A prompt counts once, whatever its number of choices; so does what was cached of it, as its
+    first choice found it. Output counts for every choice, also of those that were cut off.
+    """
+
+    def __init__(self, *, n_requests: int, choices_per_prompt: int) -> None:
+        self._choices_per_prompt = choices_per_prompt
+        self._prompts = [0] * n_requests
+        self._cached = [0] * n_requests
+        self._output = [0] * n_requests
+
+    def observe(self, index: int, event: Event) -> None:
+        """Take the next event of request `index` into account."""
+        match event:
+            case Started():
+                self._prompts[index] = event.prompt_tokens
+                self._cached[index] = event.cached_tokens
+            case Delta():
+                self._output[index] += len(event.token_ids)
+            case Finished(usage=Usage() as usage) | Failed(usage=Usage() as usage):
+                self._prompts[index] = usage.prompt_tokens
+                self._cached[index] = usage.cached_tokens
+                self._output[index] = usage.output_tokens
+            case Failed():
+                pass  # what was counted from its deltas stands
+
+    def usage(self) -> Usage:
+        """Return the sums so far."""
+        first_choices = slice(None, None, self._choices_per_prompt)
+        return Usage(
+            prompt_tokens=sum(self._prompts[first_choices]),
+            cached_tokens=sum(self._cached[first_choices]),
+            output_tokens=sum(self._output),
+        )

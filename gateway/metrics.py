@@ -1,0 +1,108 @@
+"""What Prometheus reads: a registry of our own, filled by the gateway and by engine statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
+
+from prefixcache.types import EngineStats
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+
+_FIRST_TOKEN_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
+_BETWEEN_TOKENS_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+
+
+class _Shown(NamedTuple):
+    """A field of EngineStats, the name it is exposed by and what it means."""
+
+    field: str
+    name: str
+    help: str
+
+
+_COUNTERS = (
+    _Shown("prompt_tokens_total", "prefixcache_prompt_tokens", "Tokens of admitted prompts"),
+    _Shown("cached_tokens_total", "prefixcache_cached_tokens", "Prompt tokens found in the cache"),
+    _Shown("computed_tokens_total", "prefixcache_computed_tokens", "Tokens fed to the model"),
+    _Shown("output_tokens_total", "prefixcache_output_tokens", "Tokens generated"),
+    _Shown("evicted_blocks_total", "prefixcache_evicted_blocks", "Cached KV blocks given up"),
+    _Shown("preemptions_total", "prefixcache_preemptions", "Running requests put back to wait"),
+    _Shown("steps_total", "prefixcache_engine_steps", "Steps of the engine"),
+)
+_GAUGES = (
+    _Shown("running", "prefixcache_requests_running", "Requests being computed"),
+    _Shown("waiting", "prefixcache_requests_waiting", "Requests waiting for room"),
+)
+
+
+class Metrics:
+    """The counters and histograms that the gateway fills itself."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self.http_requests = Counter(
+            "prefixcache_http_requests",
+            "Requests answered, by route and status (499: the client left first)",
+            ("route", "status"),
+            registry=self._registry,
+        )
+        self.client_closed = Counter(
+            "prefixcache_client_closed",
+            "Requests whose client left, or did not read, before the answer was complete",
+            registry=self._registry,
+        )
+        self.worker_restarts = Counter(
+            "prefixcache_worker_restarts",
+            "Times the worker died and was started again",
+            registry=self._registry,
+        )
+        self.first_token_seconds = Histogram(
+            "prefixcache_time_to_first_token_seconds",
+            "From a request's tokenized prompt to its first output token",
+            buckets=_FIRST_TOKEN_BUCKETS,
+            registry=self._registry,
+        )
+        self.between_tokens_seconds = Histogram(
+            "prefixcache_inter_token_seconds",
+            "Between one output of a request and its next",
+            buckets=_BETWEEN_TOKENS_BUCKETS,
+            registry=self._registry,
+        )
+
+    def watch(self, stats: Callable[[], EngineStats], is_ready: Callable[[], bool]) -> None:
+        """Have every scrape show what `stats` and `is_ready` return then."""
+        self._registry.register(_EngineCollector(stats, is_ready))
+
+    def exposition(self) -> bytes:
+        """Return all metrics in Prometheus's text format."""
+        return generate_latest(self._registry)
+
+
+class _EngineCollector(Collector):
+    """Shows the engine's own counters, which live in the backend."""
+
+    def __init__(self, stats: Callable[[], EngineStats], is_ready: Callable[[], bool]) -> None:
+        self._stats = stats
+        self._is_ready = is_ready
+
+    def collect(self) -> Iterable[Metric]:
+        stats = self._stats()
+        for shown in _COUNTERS:
+            yield CounterMetricFamily(shown.name, shown.help, value=getattr(stats, shown.field))
+        for shown in _GAUGES:
+            yield GaugeMetricFamily(shown.name, shown.help, value=getattr(stats, shown.field))
+        blocks = GaugeMetricFamily(
+            "prefixcache_pool_blocks", "KV blocks by state; the sum is the pool", labels=["state"]
+        )
+        for state in ("free", "cached", "held"):
+            blocks.add_metric([state], getattr(stats.pool, state))
+        yield blocks
+        yield GaugeMetricFamily(
+            "prefixcache_ready", "1 while requests are taken", value=float(self._is_ready())
+        )

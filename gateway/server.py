@@ -1,0 +1,147 @@
+"""One server's life: listen, load, answer, drain, end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+import time
+import uuid
+from collections.abc import Callable
+from functools import partial
+
+from aiohttp import web
+
+from gateway.app import make_app
+from gateway.backends.base import Backend
+from gateway.config import GatewayConfig
+from gateway.errors import StartError
+from gateway.metrics import Metrics
+from gateway.protocol import Connection
+from gateway.service import Service
+
+_log = logging.getLogger(__name__)
+_LAST_WORDS_SECONDS = 2.0  # for handlers to tell their clients that the server ends
+_BACKLOG = 1024
+
+
+class StopSignals:
+    """The first SIGTERM or SIGINT asks for a drain, the second for the end."""
+
+    def __init__(self) -> None:
+        self.first = asyncio.Event()
+        self.second = asyncio.Event()
+        self.last_signal: int | None = None
+
+    def listen(self) -> None:
+        """Take over both signals in the running loop."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.notice, number)
+
+    def notice(self, number: int) -> None:
+        """Take note of a signal."""
+        self.last_signal = number
+        (self.second if self.first.is_set() else self.first).set()
+
+
+async def serve(
+    config: GatewayConfig,
+    make_backend: Callable[[Metrics], Backend],
+    *,
+    announce: Callable[[str], None],
+    signals: StopSignals,
+) -> int:
+    """Serve until told to stop; return the exit code.
+
+    `announce` is called once with the server's URL, when it answers with the model loaded;
+    before that, all but /health and /metrics answer 503.
+
+    Raises:
+        StartError: the address cannot be bound, or the backend cannot start.
+    """
+    metrics = Metrics()
+    service = Service(
+        make_backend(metrics),
+        config,
+        metrics,
+        new_id=lambda: uuid.uuid4().hex,
+        clock=time.perf_counter,
+        wall_clock=time.time,
+    )
+    runner = web.AppRunner(
+        make_app(service), handler_cancellation=True, shutdown_timeout=_LAST_WORDS_SECONDS
+    )
+    await runner.setup()
+    try:
+        listener = await open_listener(runner, config)
+        if await _is_started(service, signals):
+            announce(url_of(listener))
+            await signals.first.wait()
+        listener.close()
+        is_hurried = await _is_drain_cut_short(service, config.drain_seconds, signals)
+    finally:
+        await service.close()
+        await runner.cleanup()
+    return 128 + (signals.last_signal or 0) if is_hurried else 0
+
+
+async def open_listener(runner: web.AppRunner, config: GatewayConfig) -> asyncio.Server:
+    """Bind the configured address and hand its connections to `runner`'s application.
+
+    Raises:
+        StartError: the address is taken or not ours.
+    """
+    assert runner.server is not None  # `setup` has made it
+    loop = asyncio.get_running_loop()
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    try:
+        bound = socket.create_server((config.host, config.port), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        raise StartError(f"cannot listen on {config.host}:{config.port}: {error}") from error
+    connection = partial(
+        Connection,
+        runner.server,
+        loop=loop,
+        access_log=None,  # type: ignore[arg-type]  # the middleware writes our own
+        keepalive_timeout=config.idle_seconds,
+        logger=_log,
+    )
+    return await loop.create_server(connection, sock=bound, backlog=_BACKLOG)
+
+
+def url_of(listener: asyncio.Server) -> str:
+    """Return the URL that `listener` answers at."""
+    host, port = listener.sockets[0].getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+async def _is_started(service: Service, signals: StopSignals) -> bool:
+    """Start `service`; return False when a signal came first. Raises StartError."""
+    starting = asyncio.create_task(service.start())
+    stopping = asyncio.create_task(signals.first.wait())
+    try:
+        await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            starting.result()
+        return starting.done()
+    finally:
+        starting.cancel()
+        stopping.cancel()
+        await asyncio.gather(starting, stopping, return_exceptions=True)
+
+
+async def _is_drain_cut_short(service: Service, drain_seconds: float, signals: StopSignals) -> bool:
+    """Wait for running requests, but not too long; return whether a second signal ended it."""
+    draining = asyncio.create_task(service.drain())
+    hurrying = asyncio.create_task(signals.second.wait())
+    try:
+        await asyncio.wait(
+            (draining, hurrying), timeout=drain_seconds, return_when=asyncio.FIRST_COMPLETED
+        )
+        return hurrying.done()
+    finally:
+        draining.cancel()
+        hurrying.cancel()
+        await asyncio.gather(draining, hurrying, return_exceptions=True)

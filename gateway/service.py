@@ -1,0 +1,191 @@
+"""What every dialect builds on: the served model, prompts to ids, and calls to the backend."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from gateway.backends.base import Backend
+from gateway.config import GatewayConfig
+from gateway.errors import (
+    DrainingError,
+    GenerationFailedError,
+    ModelNotFoundError,
+    NotReadyError,
+    StartError,
+)
+from gateway.ledger import Ledger
+from gateway.merge import MergedEvents, NumberedEvent, merged
+from gateway.metrics import Metrics
+from prefixcache.errors import PrefixCacheError
+from prefixcache.text import PromptEncoder
+from prefixcache.types import Delta, Failed, GenerationRequest, ModelInfo
+
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """The model that answers, and how prompts become its token ids."""
+
+    name: str
+    info: ModelInfo
+    encoder: PromptEncoder
+    since: int  # seconds since the epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What one HTTP request asks of the engine: choice c of prompt p is requests[p*n + c]."""
+
+    requests: tuple[GenerationRequest, ...]
+    choices_per_prompt: int
+
+    def ledger(self) -> Ledger:
+        """Return a fresh account for the call."""
+        return Ledger(n_requests=len(self.requests), choices_per_prompt=self.choices_per_prompt)
+
+
+class Service:
+    """One served model behind all routes. Lives on one event loop."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        config: GatewayConfig,
+        metrics: Metrics,
+        *,
+        new_id: Callable[[], str],
+        clock: Callable[[], float],
+        wall_clock: Callable[[], float],
+    ) -> None:
+        self.config = config
+        self.metrics = metrics
+        self.new_id = new_id
+        self.clock = clock  # seconds; for durations
+        self.wall_clock = wall_clock  # seconds since the epoch
+        self._backend = backend
+        self._encoding = ThreadPoolExecutor(config.encode_threads, thread_name_prefix="encode")
+        self._served: Served | None = None
+        self._is_draining = False
+        self._n_active = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        metrics.watch(backend.stats, lambda: self.is_ready)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a request would be taken now."""
+        return self._served is not None and self._backend.is_ready and not self._is_draining
+
+    async def start(self) -> None:
+        """Start the backend and load the tokenizer of its model. Raises StartError."""
+        info = await self._backend.start()
+        try:
+            encoder = await self._in_thread(partial(PromptEncoder.load, Path(info.folder)))
+        except (OSError, PrefixCacheError) as error:
+            raise StartError(f"the tokenizer in {info.folder} cannot be used: {error}") from error
+        name = self.config.served_model_name or info.name
+        self._served = Served(name, info, encoder, since=int(self.wall_clock()))
+
+    def served(self) -> Served:
+        """Return the model, ready to be asked.
+
+        Raises:
+            DrainingError, NotReadyError: not now.
+        """
+        if self._is_draining:
+            raise DrainingError("the server is stopping and takes no new requests")
+        if self._served is None:
+            raise NotReadyError("the model is being loaded; try in a moment")
+        if not self._backend.is_ready:
+            raise NotReadyError("the worker is being started again; try in a moment")
+        return self._served
+
+    def served_as(self, name: str) -> Served:
+        """Return the model if it is called `name`. Raises ModelNotFoundError, or as `served`."""
+        served = self.served()
+        if name != served.name:
+            raise ModelNotFoundError(name, served.name)
+        return served
+
+    async def encode_chat(
+        self,
+        served: Served,
+        messages: Sequence[Mapping[str, object]],
+        tools: Sequence[Mapping[str, object]] | None,
+    ) -> list[int]:
+        """Render and tokenize a conversation, in a thread. Raises TemplateError."""
+        return await self._in_thread(partial(served.encoder.chat, messages, tools=tools))
+
+    async def encode_text(self, served: Served, text: str) -> list[int]:
+        """Tokenize a plain prompt, in a thread."""
+        return await self._in_thread(partial(served.encoder.text, text))
+
+    @asynccontextmanager
+    async def run(self, call: Call, ledger: Ledger) -> AsyncIterator[AsyncIterator[NumberedEvent]]:
+        """Have the backend answer `call`; whatever still runs when the block ends is cancelled.
+
+        `ledger` is kept up to date with each event that is read.
+
+        Raises:
+            GenerationFailedError: from reading the events: a request of the call failed.
+            NotReadyError: from reading the events: the backend takes none now.
+        """
+        sources = [self._backend.generate(request) for request in call.requests]
+        async with merged(sources) as events, aclosing(self._watched(events, ledger)) as watched:
+            yield watched
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Count a request as running, for `drain`."""
+        self._n_active += 1
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            self._n_active -= 1
+            if self._n_active == 0:
+                self._idle.set()
+
+    async def drain(self) -> None:
+        """Take no new requests, and return when those that run have ended."""
+        self._is_draining = True
+        _log.info("draining; requests running: %d", self._n_active)
+        await self._idle.wait()
+
+    async def close(self) -> None:
+        """End what still runs and give everything back."""
+        self._is_draining = True
+        await self._backend.close()
+        self._encoding.shutdown(wait=False, cancel_futures=True)
+
+    async def _watched(
+        self, events: MergedEvents, ledger: Ledger
+    ) -> AsyncGenerator[NumberedEvent, None]:
+        """Pass `events` on, measured and accounted for; a Failed becomes an exception."""
+        started = self.clock()
+        last: dict[int, float] = {}  # when each request gave output
+        async for index, event in events:
+            ledger.observe(index, event)
+            if isinstance(event, Failed):
+                raise GenerationFailedError(event.kind, event.message)
+            if isinstance(event, Delta) and event.token_ids:
+                now = self.clock()
+                if index in last:
+                    self.metrics.between_tokens_seconds.observe(now - last[index])
+                else:
+                    self.metrics.first_token_seconds.observe(now - started)
+                last[index] = now
+            yield index, event
+
+    async def _in_thread(self, work: Callable[[], _T]) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(self._encoding, work)

@@ -1,0 +1,33 @@
+"""What a measurement was taken on: kept beside every figure."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+from pathlib import Path
+
+import psutil
+
+PACKAGES = ("prefixcache", "torch", "transformers", "tokenizers", "aiohttp")
+
+
+def machine() -> dict[str, object]:
+    """Return processor, cores, memory, system and versions, ready for JSON."""
+    return {
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "memory_gib": round(psutil.virtual_memory().total / 1024**3, 1),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
+    }
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or "unknown"

@@ -1,0 +1,48 @@
+"""The least that a warm request can cost: its new tokens, run straight on a filled store."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from prefixcache.config import EngineConfig
+from prefixcache.engine.loading import load_model
+from prefixcache.engine.plan import Chunk, plan_step
+from prefixcache.engine.sampling import Sampler, choose_tokens
+from prefixcache.text import Tokenizer
+from prefixcache.types import BlockId, SamplingParams, Span
+
+FILL_TOKENS = 256  # a chunk while the store is filled
+
+
+class StraightStep:
+    """A model and a store with nothing around them: no tree, no scheduler, no HTTP."""
+
+    def __init__(
+        self, config: EngineConfig, *, env: Mapping[str, str], report: Callable[[str], None]
+    ) -> None:
+        self._loaded = load_model(config, env=env, report=report)
+        self._tables = tuple(
+            [Span(BlockId(0), self._loaded.store.n_blocks)]
+            for _ in self._loaded.store.layout.groups
+        )
+        self._sampler = Sampler(SamplingParams())
+        self.tokenizer = Tokenizer.load(Path(self._loaded.info.folder))
+
+    def fill(self, token_ids: Sequence[int]) -> None:
+        """Write the KV of a prefix, from position 0."""
+        for start in range(0, len(token_ids), FILL_TOKENS):
+            self._feed(token_ids[start : start + FILL_TOKENS], start)
+
+    def seconds(self, token_ids: Sequence[int], first_position: int) -> float:
+        """Return how long the new tokens take, from their ids to the id that follows them."""
+        begin = time.perf_counter()
+        self._feed(token_ids, first_position)
+        return time.perf_counter() - begin
+
+    def _feed(self, token_ids: Sequence[int], first_position: int) -> None:
+        chunk = Chunk(list(token_ids), first_position, self._tables, wants_logits=True)
+        model = self._loaded.model
+        logits = model.forward(plan_step([chunk], self._loaded.store, model.device))
+        choose_tokens([logits[0]], [self._sampler])

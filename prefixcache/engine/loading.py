@@ -1,0 +1,149 @@
+"""From a model's name to a checked, paged model with its store and tokenizer."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from prefixcache.config import EngineConfig
+from prefixcache.engine.model import PagedModel
+from prefixcache.engine.resolve import resolve_model, serving_folder
+from prefixcache.engine.selfcheck import N_TOKENS, check_model
+from prefixcache.errors import ConfigError, ModelError
+from prefixcache.kv import KVLayout, KVStore
+from prefixcache.text import Tokenizer
+from prefixcache.types import ModelInfo
+
+HOST_SHARE = 0.25  # of the memory that is free at start
+HOST_LIMIT_BYTES = 4 * 1024**3
+DEVICE_SHARE = 0.8  # of what a GPU has free once the weights are there
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model that passed its check, and all that it needs to serve."""
+
+    model: PagedModel
+    store: KVStore
+    tokenizer: Tokenizer | None
+    info: ModelInfo
+
+
+def load_model(
+    config: EngineConfig, *, env: Mapping[str, str], report: Callable[[str], None]
+) -> LoadedModel:
+    """Load what `config.model` names; see `Engine.load` for arguments and errors."""
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    source = resolve_model(config.model, env=env, report=report)
+    folder = serving_folder(source, env=env, report=report)
+    device = _device(config.device)
+    report(f"loading {source} on {device}")
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            source, dtype=_dtype(config.dtype, device), attn_implementation="eager"
+        )
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ModelError(f"{source} cannot be loaded: {error}") from error
+    return prepare_model(
+        model.to(device),
+        config,
+        name=config.model or "SmolLM2-135M-Instruct",
+        tokenizer=Tokenizer.load(folder),
+        folder=folder,
+    )
+
+
+def prepare_model(
+    model: PreTrainedModel,
+    config: EngineConfig,
+    *,
+    name: str,
+    tokenizer: Tokenizer | None = None,
+    folder: Path | None = None,
+) -> LoadedModel:
+    """Switch a loaded model to paged attention, give it a store, and check it.
+
+    Raises:
+        UnsupportedModelError: it cannot be served; the message says why.
+        ConfigError: the KV memory cannot be had or holds no useful number of blocks.
+    """
+    paged = PagedModel(model)
+    layout = paged.layout(config.block_size_tokens)
+    n_blocks = _pool_blocks(layout, config, paged.device)
+    store = KVStore(layout, n_blocks, paged.device)
+    check_model(paged, store)
+    info = ModelInfo(
+        name=name,
+        folder=str(folder or ""),
+        vocab_size=paged.vocab_size,
+        max_model_tokens=_max_tokens(model, config, n_blocks),
+        eos_token_ids=_eos_token_ids(model),
+        kv_bytes_per_token=layout.bytes_per_token,
+        pool_blocks=n_blocks,
+        block_size_tokens=config.block_size_tokens,
+        dtype=str(paged.dtype).removeprefix("torch."),
+        device=str(paged.device),
+        load_id=secrets.token_hex(8),
+    )
+    return LoadedModel(paged, store, tokenizer, info)
+
+
+def _device(wanted: str) -> torch.device:
+    if wanted == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(wanted)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError("device", wanted, f"cannot be used here: {error}") from error
+    return device
+
+
+def _dtype(wanted: str, device: torch.device) -> torch.dtype | str:
+    if wanted == "auto":
+        return torch.float32 if device.type == "cpu" else "auto"
+    dtype = getattr(torch, wanted)
+    assert isinstance(dtype, torch.dtype)
+    return dtype
+
+
+def _pool_blocks(layout: KVLayout, config: EngineConfig, device: torch.device) -> int:
+    memory_bytes = config.kv_memory_bytes or _free_share(device)
+    n_blocks = layout.blocks_within(memory_bytes)
+    least = -(-N_TOKENS // config.block_size_tokens) + 1
+    if n_blocks < least:
+        block_bytes = layout.bytes_per_token * config.block_size_tokens
+        reason = f"holds {n_blocks} blocks of {block_bytes} bytes; at least {least} are needed"
+        raise ConfigError("kv_memory", memory_bytes, reason)
+    return n_blocks
+
+
+def _free_share(device: torch.device) -> int:
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0] * DEVICE_SHARE)
+    return min(int(psutil.virtual_memory().available * HOST_SHARE), HOST_LIMIT_BYTES)
+
+
+def _max_tokens(model: PreTrainedModel, config: EngineConfig, n_blocks: int) -> int:
+    """Return the longest sequence: the model's, the setting's and the pool's limit."""
+    limits = [n_blocks * config.block_size_tokens]
+    own = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    limits.extend(limit for limit in (own, config.max_model_tokens) if limit is not None)
+    return int(min(limits))
+
+
+def _eos_token_ids(model: PreTrainedModel) -> tuple[int, ...]:
+    generation = getattr(model, "generation_config", None)
+    found = getattr(generation, "eos_token_id", None)
+    if found is None:
+        found = getattr(model.config.get_text_config(), "eos_token_id", None)
+    if found is None:
+        return ()
+    return tuple(found) if isinstance(found, list | tuple) else (int(found),)

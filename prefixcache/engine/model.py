@@ -1,0 +1,177 @@
+"""A transformers model made to read and write the paged store."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers import AttentionInterface, PreTrainedModel
+
+from prefixcache.engine.attention import NAME, paged_attention
+from prefixcache.engine.paged_cache import PagedCache
+from prefixcache.engine.plan import Step
+from prefixcache.errors import UnsupportedModelError
+from prefixcache.kv import KVLayout, LayerGroup
+
+PROBE = "prefixcache_probe"
+MOVING_ROPES = frozenset({"dynamic", "longrope"})
+
+
+@dataclass(frozen=True, slots=True)
+class LayerShape:
+    """What one layer was seen to store and to look at."""
+
+    kv_heads: int
+    key_dim: int
+    value_dim: int
+    window: int | None
+
+
+class PagedModel:
+    """Runs a causal language model of transformers, unmodified, on packed rows."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        """Take over `model`: it is switched to evaluation mode and to paged attention.
+
+        Raises:
+            UnsupportedModelError: its positions or its attention cannot be cached.
+        """
+        AttentionInterface.register(NAME, paged_attention)
+        AttentionInterface.register(PROBE, _probe_attention)
+        self.model = model.eval()
+        self.architecture = type(model).__name__
+        self.device: torch.device = model.device
+        self.dtype: torch.dtype = model.dtype
+        self.vocab_size = int(model.config.get_text_config().vocab_size)
+        self._cache_name = _cache_argument(model)
+        _refuse_moving_positions(model)
+
+    def use_attention(self, name: str) -> None:
+        """Switch every layer to the attention function that transformers knows as `name`."""
+        self.model.set_attn_implementation(name)
+
+    @torch.inference_mode()
+    def forward(self, step: Step) -> Tensor:
+        """Feed a step; its KV is written to the store.
+
+        Returns:
+            float32 [rows that want logits, vocab_size]. The caller owns it.
+        """
+        output = self.model(
+            input_ids=step.token_ids,
+            position_ids=step.positions,
+            use_cache=True,
+            logits_to_keep=step.logit_rows,
+            step=step,
+            **{self._cache_name: PagedCache(step)},
+        )
+        logits: Tensor = output.logits[0].float()
+        return logits
+
+    @torch.inference_mode()
+    def plain_logits(self, token_ids: list[int]) -> Tensor:
+        """Return float32 [len(token_ids), vocab_size] by the model's own eager attention."""
+        self.use_attention("eager")
+        try:
+            ids = torch.tensor([token_ids], device=self.device)
+            logits: Tensor = self.model(input_ids=ids, use_cache=False).logits[0].float()
+        finally:
+            self.use_attention(NAME)
+        return logits
+
+    @torch.inference_mode()
+    def layout(self, block_size_tokens: int) -> KVLayout:
+        """Find out what each layer stores, by feeding one token and looking.
+
+        Raises:
+            UnsupportedModelError: some layer keeps no keys and values, or a state instead.
+        """
+        probe = _ProbeCache()
+        self.use_attention(PROBE)
+        try:
+            self.model(
+                input_ids=torch.zeros(1, 1, dtype=torch.int64, device=self.device),
+                position_ids=torch.zeros(1, 1, dtype=torch.int64, device=self.device),
+                use_cache=True,
+                probe=probe,
+                **{self._cache_name: probe},
+            )
+        except (AttributeError, TypeError, KeyError) as error:
+            reason = f"its layers do not write through a key/value cache ({error})"
+            raise UnsupportedModelError(self.architecture, reason) from error
+        finally:
+            self.use_attention(NAME)
+        n_layers = int(self.model.config.get_text_config().num_hidden_layers)
+        if sorted(probe.shapes) != list(range(n_layers)):
+            reason = (
+                f"{len(probe.shapes)} of its {n_layers} layers keep keys and values per position;"
+                " recurrent and cross-attention layers are not supported"
+            )
+            raise UnsupportedModelError(self.architecture, reason)
+        return KVLayout(_groups(probe.shapes), block_size_tokens, self.dtype)
+
+
+class _ProbeCache:
+    """Takes note of the shapes that each layer writes and of its window."""
+
+    def __init__(self) -> None:
+        self.kv: dict[int, tuple[int, int, int]] = {}
+        self.shapes: dict[int, LayerShape] = {}
+
+    def update(
+        self, key: Tensor, value: Tensor, layer_idx: int, *_: object, **__: object
+    ) -> tuple[Tensor, Tensor]:
+        self.kv[layer_idx] = (key.shape[1], key.shape[3], value.shape[3])
+        return key, value
+
+
+def _probe_attention(
+    module: torch.nn.Module,
+    query: Tensor,
+    _key: Tensor,
+    value: Tensor,
+    _mask: Tensor | None,
+    *,
+    probe: _ProbeCache,
+    sliding_window: int | None = None,
+    **_: object,
+) -> tuple[Tensor, None]:
+    """Attention of a single first token: it sees its own value alone."""
+    layer = module.layer_idx
+    assert isinstance(layer, int)
+    probe.shapes[layer] = LayerShape(*probe.kv[layer], window=sliding_window)
+    wide = value.repeat_interleave(query.shape[1] // value.shape[1], dim=1)
+    return wide.transpose(1, 2), None
+
+
+def _groups(shapes: dict[int, LayerShape]) -> tuple[LayerGroup, ...]:
+    layers: dict[LayerShape, list[int]] = {}
+    for layer in sorted(shapes):
+        layers.setdefault(shapes[layer], []).append(layer)
+    return tuple(
+        LayerGroup(tuple(members), shape.kv_heads, shape.key_dim, shape.value_dim, shape.window)
+        for shape, members in layers.items()
+    )
+
+
+def _cache_argument(model: PreTrainedModel) -> str:
+    """Return the name of forward's cache argument: it changed in transformers 5.2x."""
+    names = inspect.signature(model.forward).parameters
+    for name in ("cache", "past_key_values"):
+        if name in names:
+            return name
+    raise UnsupportedModelError(type(model).__name__, "its forward takes no key/value cache")
+
+
+def _refuse_moving_positions(model: PreTrainedModel) -> None:
+    """Refuse rotary angles that depend on the longest sequence of a batch."""
+    config = model.config.get_text_config()
+    found = getattr(config, "rope_parameters", None) or {}
+    nested = [found, *(each for each in found.values() if isinstance(each, dict))]
+    for parameters in nested:
+        kind = parameters.get("rope_type", "default")
+        if kind in MOVING_ROPES:
+            reason = f"its rotary angles ({kind}) change with the length of the sequence"
+            raise UnsupportedModelError(type(model).__name__, reason)

@@ -1,0 +1,60 @@
+"""Choosing the next token from a row of logits."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from prefixcache.types import SamplingParams
+
+
+class Sampler:
+    """Draws one sequence's tokens; its generator goes on where it stood after a preemption."""
+
+    def __init__(self, params: SamplingParams) -> None:
+        self._params = params
+        self._generator = torch.Generator()
+        if params.seed is None:
+            self._generator.seed()
+        else:
+            self._generator.manual_seed(params.seed)
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether the best token is taken, without chance."""
+        return self._params.temperature == 0
+
+    def draw(self, logits: Tensor) -> int:
+        """Return a token id drawn from float32 logits [vocab_size].
+
+        Order of the filters: temperature, top_k, top_p, as in transformers and vLLM.
+        Cost: O(vocab_size log vocab_size) on the host when top_p or top_k is set.
+        """
+        logits = logits.cpu()
+        scaled = (logits - logits.max()) / self._params.temperature
+        if self._params.top_k is None and self._params.top_p >= 1:
+            return self._pick(torch.softmax(scaled, dim=-1))
+        k = min(self._params.top_k or scaled.shape[-1], scaled.shape[-1])
+        best, ids = torch.topk(scaled, k)
+        chances = torch.softmax(best, dim=-1)
+        before = chances.cumsum(dim=-1) - chances  # the mass of the better ones
+        chances = chances.masked_fill(before >= self._params.top_p, 0.0)
+        return int(ids[self._pick(chances)])
+
+    def _pick(self, chances: Tensor) -> int:
+        return int(torch.multinomial(chances, 1, generator=self._generator))
+
+
+def choose_tokens(rows: list[Tensor], samplers: list[Sampler]) -> list[int | None]:
+    """Return one token for each row of logits [vocab_size], by the row's sampler.
+
+    A row that holds a NaN or no finite value gives None: that sequence cannot go on.
+    """
+    logits = torch.stack(rows)
+    best = logits.max(dim=-1)
+    finite = torch.isfinite(best.values).tolist()
+    greedy = best.indices.tolist()
+    return [
+        (greedy[row] if sampler.is_greedy else sampler.draw(logits[row])) if finite[row] else None
+        for row, sampler in enumerate(samplers)
+    ]

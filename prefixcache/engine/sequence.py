@@ -1,0 +1,61 @@
+"""One request on its way through the engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from prefixcache.engine.sampling import Sampler
+from prefixcache.index import Lease, Namespace, pack, unpack
+from prefixcache.text import OutputText
+from prefixcache.types import GenerationRequest, Usage
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """Its tokens, how far their KV is written, and what holds that KV."""
+
+    request: GenerationRequest
+    namespace: Namespace
+    max_tokens: int  # of output; what fits the model already taken into account
+    sampler: Sampler
+    text: OutputText | None  # None: the engine has no tokenizer
+    prompt: list[int] = field(init=False)
+    output: list[int] = field(default_factory=list)
+    lease: Lease | None = None  # None: waiting
+    n_computed: int = 0  # positions whose KV is written, from 0
+    cached_tokens: int | None = None  # as of the first admission
+    has_ended: bool = False
+
+    def __post_init__(self) -> None:
+        self.prompt = unpack(self.request.token_ids)
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens known: prompt and output."""
+        return len(self.prompt) + len(self.output)
+
+    @property
+    def n_pending(self) -> int:
+        """Tokens known that were not fed to the model yet."""
+        return self.n_tokens - self.n_computed
+
+    @property
+    def usage(self) -> Usage:
+        """What the request has used until now."""
+        return Usage(len(self.prompt), self.cached_tokens or 0, len(self.output))
+
+    def tokens(self, start: int, stop: int) -> list[int]:
+        """Return token ids of positions start..stop-1."""
+        n_prompt = len(self.prompt)
+        if stop <= n_prompt:
+            return self.prompt[start:stop]
+        if start >= n_prompt:
+            return self.output[start - n_prompt : stop - n_prompt]
+        return self.prompt[start:] + self.output[: stop - n_prompt]
+
+    def packed(self, stop: int) -> bytes:
+        """Return positions 0..stop-1 as the index takes them."""
+        n_prompt = len(self.prompt)
+        if stop <= n_prompt:
+            return self.request.token_ids[: stop * 4]
+        return self.request.token_ids + pack(self.output[: stop - n_prompt])

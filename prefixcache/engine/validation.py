@@ -1,0 +1,46 @@
+"""What is checked of a request before it may queue."""
+
+from __future__ import annotations
+
+import math
+
+from prefixcache.index import TOKEN_BYTES
+from prefixcache.types import FailureKind, GenerationRequest, ModelInfo, SamplingParams
+
+
+def request_refusal(
+    request: GenerationRequest, info: ModelInfo, *, has_tokenizer: bool
+) -> tuple[FailureKind, str] | None:
+    """Return why the model of `info` cannot serve `request`, or None when it can.
+
+    Cost: O(prompt tokens).
+    """
+    n_prompt, rest = divmod(len(request.token_ids), TOKEN_BYTES)
+    if not n_prompt or rest:
+        return FailureKind.INVALID, "a prompt needs at least one token id"
+    if n_prompt >= info.max_model_tokens:
+        return FailureKind.TOO_LARGE, (
+            f"the prompt has {n_prompt} tokens; this server takes at most"
+            f" {info.max_model_tokens - 1}, so that one more can be generated"
+        )
+    ids = [*memoryview(request.token_ids).cast("I"), *request.sampling.stop_token_ids]
+    if not 0 <= min(ids) <= max(ids) < info.vocab_size:
+        return FailureKind.INVALID, f"token ids must lie in 0..{info.vocab_size - 1}"
+    if request.sampling.stop and not has_tokenizer:
+        return FailureKind.INVALID, "stop strings need a tokenizer"
+    wrong = _sampling_fault(request.sampling)
+    return None if wrong is None else (FailureKind.INVALID, wrong)
+
+
+def _sampling_fault(sampling: SamplingParams) -> str | None:
+    if sampling.max_tokens < 1:
+        return "max_tokens must be at least 1"
+    if not (math.isfinite(sampling.temperature) and sampling.temperature >= 0):
+        return "temperature must be a finite number of at least 0"
+    if not 0 < sampling.top_p <= 1:
+        return "top_p must be above 0 and at most 1"
+    if sampling.top_k is not None and sampling.top_k < 1:
+        return "top_k must be at least 1"
+    if sampling.seed is not None and not -(2**63) <= sampling.seed < 2**63:
+        return "seed must fit 64 bits"
+    return None

@@ -1,0 +1,58 @@
+"""Runs: the blocks of consecutive positions as a few spans, in prompt order.
+
+A `Runs` value is never changed; each function returns a new one. Neighbouring spans that
+continue each other are one span.
+"""
+
+from __future__ import annotations
+
+from prefixcache.types import BlockId, Span
+
+Runs = tuple[Span, ...]
+GroupRuns = tuple[Runs, ...]  # one per layer group, each for the same positions
+
+
+def n_blocks_in(runs: Runs) -> int:
+    """Return how many blocks `runs` holds. Cost: its spans."""
+    return sum(span.n_blocks for span in runs)
+
+
+def last_block(runs: Runs) -> BlockId | None:
+    """Return the block of the last position, or None when there is none."""
+    return BlockId(runs[-1].first + runs[-1].n_blocks - 1) if runs else None
+
+
+def join(*parts: Runs) -> Runs:
+    """Return the parts one after the other, spans that continue each other merged."""
+    whole: list[Span] = []
+    for part in parts:
+        for span in part:
+            if whole and whole[-1].first + whole[-1].n_blocks == span.first:
+                whole[-1] = Span(whole[-1].first, whole[-1].n_blocks + span.n_blocks)
+            else:
+                whole.append(span)
+    return tuple(whole)
+
+
+def cut(runs: Runs, n_blocks: int) -> tuple[Runs, Runs]:
+    """Return the first `n_blocks` blocks and the rest. Cost: the spans of `runs`."""
+    left = n_blocks
+    for i, (first, length) in enumerate(runs):
+        if left < length:
+            if not left:
+                return runs[:i], runs[i:]
+            head, tail = Span(first, left), Span(BlockId(first + left), length - left)
+            return (*runs[:i], head), (tail, *runs[i + 1 :])
+        left -= length
+    return runs, ()
+
+
+def join_groups(*parts: GroupRuns) -> GroupRuns:
+    """Return `join` of the parts in each layer group."""
+    return tuple(join(*runs) for runs in zip(*parts, strict=True))
+
+
+def cut_groups(groups: GroupRuns, n_blocks: int) -> tuple[GroupRuns, GroupRuns]:
+    """Return `cut` in each layer group: the first `n_blocks` positions, and the rest."""
+    halves = [cut(runs, n_blocks) for runs in groups]
+    return tuple(head for head, _ in halves), tuple(tail for _, tail in halves)

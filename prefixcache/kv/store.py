@@ -1,0 +1,87 @@
+"""The paged KV store: one pair of tensors a layer group, addressed by slot."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from prefixcache.errors import ConfigError
+from prefixcache.kv.layout import KVLayout
+from prefixcache.types import BlockId
+
+
+class KVStore:
+    """Keys and values of every block, for every layer.
+
+    A slot is one position's room: slot = block * block_size_tokens + offset. For each group
+
+        keys[layer]    +--------- n_slots ---------+
+          kv head 0    | key_dim | key_dim | ...   |   one head's keys of consecutive slots
+          kv head 1    | key_dim | key_dim | ...   |   are contiguous, so a run of blocks is a
+          ...          +---------------------------+   slice that attention reads in place
+
+    and the same for values. Keys are stored after rotation. All memory is taken and written
+    once at start, so that a lack of it shows then and not in the middle of a request.
+    """
+
+    def __init__(self, layout: KVLayout, n_blocks: int, device: torch.device) -> None:
+        """Take n_blocks * block_size_tokens * layout.bytes_per_token bytes on `device`.
+
+        Raises:
+            ConfigError: the memory cannot be had.
+        """
+        self.layout = layout
+        self.n_blocks = n_blocks
+        n_slots = n_blocks * layout.block_size_tokens
+        self._keys: list[Tensor] = []
+        self._values: list[Tensor] = []
+        self._place = {
+            layer: (group_index, layer_index)
+            for group_index, group in enumerate(layout.groups)
+            for layer_index, layer in enumerate(group.layers)
+        }
+        try:
+            for group in layout.groups:
+                shape = (len(group.layers), group.kv_heads, n_slots)
+                for tensors, dim in (
+                    (self._keys, group.key_dim),
+                    (self._values, group.value_dim),
+                ):
+                    room = torch.empty((*shape, dim), dtype=layout.dtype, device=device)
+                    tensors.append(room.fill_(0))
+        except (RuntimeError, MemoryError) as error:
+            memory_bytes = n_slots * layout.bytes_per_token
+            reason = f"{memory_bytes} bytes could not be taken on {device}; lower it"
+            raise ConfigError("kv_memory", memory_bytes, reason) from error
+
+    def group_of(self, layer: int) -> int:
+        """Return the index of the layer group that holds `layer`."""
+        return self._place[layer][0]
+
+    def layer(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Return views of a layer's keys and values, each [kv_heads, n_slots, dim].
+
+        Writing to them writes to the store.
+        """
+        group, index = self._place[layer]
+        return self._keys[group][index], self._values[group][index]
+
+    def write(self, layer: int, slots: Tensor, keys: Tensor, values: Tensor) -> None:
+        """Write the KV of t positions.
+
+        Args:
+            layer: the model's layer index.
+            slots: int64 [t], no slot twice.
+            keys, values: [kv_heads, t, dim].
+        """
+        layer_keys, layer_values = self.layer(layer)
+        layer_keys.index_copy_(1, slots, keys.to(layer_keys.dtype))
+        layer_values.index_copy_(1, slots, values.to(layer_values.dtype))
+
+    def copy_block(self, group: int, source: BlockId, target: BlockId, n_tokens: int) -> None:
+        """Copy the first `n_tokens` positions of a block, in every layer of `group`."""
+        size = self.layout.block_size_tokens
+        read = slice(source * size, source * size + n_tokens)
+        write = slice(target * size, target * size + n_tokens)
+        for tensor in (self._keys[group], self._values[group]):
+            tensor[:, :, write] = tensor[:, :, read]

@@ -1,0 +1,109 @@
+"""Messages and plain text to the token ids of a prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+
+from prefixcache.errors import TemplateError
+from prefixcache.text.control import ControlTokens, Message
+from prefixcache.text.template import ChatTemplate, Clock
+from prefixcache.text.tokenizer import Tokenizer
+
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+
+
+class PromptEncoder:
+    """Turns requests into prompts. Safe to use from many threads at once."""
+
+    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate) -> None:
+        self.tokenizer = tokenizer
+        self._template = template
+        self._control = ControlTokens(tokenizer, template.literals)
+
+    @classmethod
+    def load(cls, folder: Path, *, now: Clock = datetime.now) -> PromptEncoder:
+        """Read the tokenizer and the chat template of a model folder; `now` dates the prompts.
+
+        A model without a chat template still encodes plain text.
+
+        Raises:
+            ModelError: there is no tokenizer, or a file cannot be read.
+            TemplateError: the template is not well formed.
+        """
+        return cls(Tokenizer.load(folder), ChatTemplate.load(folder, now=now))
+
+    def chat(
+        self, messages: Sequence[Message], *, tools: Sequence[object] | None = None
+    ) -> list[int]:
+        """Return the ids of a conversation, up to where the assistant's next turn begins.
+
+        No message is dropped or moved. The role `developer` is read as `system`. A content
+        that is a list of text parts is their texts, joined with nothing between. Fields that
+        are None are left out. Special tokens are those that the template writes, and whatever
+        spells a control token in messages or tools is encoded as plain text; without such
+        spellings the ids are those of transformers' `apply_chat_template`.
+
+        Raises:
+            TemplateError: a message is malformed, or the template refused it or is missing.
+            TextError: a text holds half of a surrogate pair.
+
+        Cost: linear in the prompt. It blocks for milliseconds to seconds: not for an event loop.
+        """
+        if not messages:
+            raise TemplateError("there are no messages; send at least one")
+        prepared = [_prepared(message) for message in messages]
+        try:
+            guarded = self._control.guarded(prepared, tools)
+        except RecursionError as error:
+            raise TemplateError("messages or tools are nested too deeply") from error
+        if guarded is None:
+            prompt = self._template.render(prepared, tools=tools)
+            return self.tokenizer.encode(prompt, add_special_tokens=False)
+        prompt = self._template.render(guarded.messages, tools=guarded.tools)
+        return self._control.encode(prompt, guarded.mark)
+
+    def text(self, text: str) -> list[int]:
+        """Return the ids of a plain prompt, with the tokens that the model puts around any text.
+
+        It is trusted: spellings of control tokens in it are control tokens.
+
+        Raises:
+            TextError: `text` holds half of a surrogate pair.
+        """
+        return self.tokenizer.encode(text)
+
+
+def _prepared(message: Message) -> dict[str, object]:
+    """Return `message` as templates expect it."""
+    if not isinstance(message, Mapping):
+        raise TemplateError(f"a message is an object, not {type(message).__name__}")
+    fields = {name: value for name, value in message.items() if value is not None}
+    fields["role"] = _role(fields.get("role"))
+    if "content" in fields:
+        fields["content"] = _joined(fields["content"])
+    return fields
+
+
+def _role(role: object) -> str:
+    if role not in ROLES:
+        raise TemplateError(f"role {role!r} is unknown; known are {', '.join(ROLES)}")
+    return "system" if role == "developer" else str(role)
+
+
+def _joined(content: object) -> str:
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, Sequence):
+        raise TemplateError("a message's content is a text or a list of text parts")
+    return "".join(map(_part_text, content))
+
+
+def _part_text(part: object) -> str:
+    match part:
+        case {"type": "text", "text": str(text)}:
+            return text
+        case {"type": str(kind)} if kind != "text":
+            raise TemplateError(f"content parts of type {kind!r} are not supported; send text")
+    raise TemplateError('a content part is {"type": "text", "text": "..."}')

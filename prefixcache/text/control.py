@@ -1,0 +1,199 @@
+"""Keeping control tokens out of what users write.
+
+A model's turn markers are single tokens. A tokenizer also makes them of text that merely spells
+them, so that a message could end its own turn and forge the next one. Here such spellings are
+broken up before the template runs, and put together again as plain text afterwards.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import NamedTuple
+
+from prefixcache.errors import TemplateError
+from prefixcache.text.tokenizer import Located, Tokenizer
+
+Message = Mapping[str, object]
+
+
+class Guarded(NamedTuple):
+    """A chat whose control-token spellings are broken up by `mark`, a character it has not."""
+
+    messages: list[Message]
+    tools: list[object] | None
+    mark: str
+
+
+class ControlTokens:
+    """What a tokenizer makes control tokens of, and how to write it as plain text instead.
+
+    Control tokens are the special tokens and, of the other added tokens, those that the
+    template writes by itself (<tool_call>, say). The latter stay tokens in messages of the
+    assistant, whose own output they are. A spelling of one character is left alone.
+    Design: prefixcache/design/0003-control-tokens.md.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, literals: Iterable[str]) -> None:
+        """Take the tokens of `tokenizer`; `literals` are the texts that the template writes."""
+        self._tokenizer = tokenizer
+        self._written = "\0".join(literals)
+        self._spellings = {
+            token_id: token.spelling
+            for token_id, token in tokenizer.added_tokens.items()
+            if len(token.spelling) > 1
+            and (token.is_special or (token.spelling.strip() and token.spelling in self._written))
+        }
+        special = [self._spellings[i] for i in tokenizer.special_ids & self._spellings.keys()]
+        self._for_assistant = _Spellings(tokenizer, special)
+        self._for_others = _Spellings(tokenizer, self._spellings.values())
+
+    def guarded(
+        self, messages: Sequence[Message], tools: Sequence[object] | None
+    ) -> Guarded | None:
+        """Break up the spellings in `messages` and `tools`; None when there are none.
+
+        Every text in them counts, names and keys too, but for the roles.
+
+        Raises:
+            TemplateError: the texts use every character that could serve as the mark.
+
+        Cost: linear in the texts.
+        """
+        if not self._is_needed(messages, tools):
+            return None
+        mark = _mark(chain([self._written], _texts(messages), _texts(tools)))
+        return Guarded(
+            [self._of(message).broken_message(message, mark) for message in messages],
+            None if tools is None else [self._for_others.broken(tool, mark) for tool in tools],
+            mark,
+        )
+
+    def encode(self, prompt: str, mark: str) -> list[int]:
+        """Return the ids of a rendered prompt in which `mark` breaks up what must stay text.
+
+        Control tokens come only from spellings that the template wrote. Text between added
+        tokens without a mark gets the tokenizer's ordinary ids.
+
+        Raises:
+            TemplateError: the vocabulary has no other way to write a spelling.
+        """
+        ids: list[int] = []
+        plain: list[int] = []
+        start = 0
+        for token in self._tokenizer.locate(prompt):
+            if self._is_written_out(token, prompt):
+                ids += self._text_ids(prompt[start : token.start], plain, mark, is_first=start == 0)
+                ids.append(token.token_id)
+                plain, start = [], token.end
+            else:
+                plain.append(token.token_id)
+        return ids + self._text_ids(prompt[start:], plain, mark, is_first=start == 0)
+
+    def _is_needed(self, messages: Sequence[Message], tools: Sequence[object] | None) -> bool:
+        return any(
+            self._of(message).is_in(text) for message in messages for text in _texts(message)
+        ) or any(self._for_others.is_in(text) for text in _texts(tools))
+
+    def _of(self, message: Message) -> _Spellings:
+        return self._for_assistant if message.get("role") == "assistant" else self._for_others
+
+    def _is_written_out(self, token: Located, prompt: str) -> bool:
+        """Whether `token` is an added one and stands where its spelling stands, unbroken.
+
+        It may have taken in the white space around it.
+        """
+        added = self._tokenizer.added_tokens.get(token.token_id)
+        found = prompt[token.start : token.end].strip()
+        return added is not None and found == added.spelling.strip()
+
+    def _text_ids(self, text: str, plain: list[int], mark: str, *, is_first: bool) -> list[int]:
+        if mark not in text:
+            return plain
+        ids = self._tokenizer.encode_as_text(text.replace(mark, ""), is_first=is_first)
+        return [spelled for token_id in ids for spelled in self._spelled_out(token_id)]
+
+    def _spelled_out(self, token_id: int) -> list[int]:
+        """Return `token_id`, or its characters' ids should the vocabulary make it of text."""
+        spelling = self._spellings.get(token_id)
+        if spelling is None:
+            return [token_id]
+        ids = self._tokenizer.encode_characters(spelling)
+        if not self._spellings.keys().isdisjoint(ids):
+            raise TemplateError(f"the tokenizer cannot write {spelling!r} as plain text")
+        return ids
+
+
+class _Spellings:
+    """Some control tokens' spellings, to be found in text and broken up."""
+
+    def __init__(self, tokenizer: Tokenizer, spellings: Collection[str]) -> None:
+        longest_first = sorted(spellings, key=len, reverse=True)
+        self._any = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
+        self._starts = {spelling[:n] for spelling in spellings for n in range(1, len(spelling))}
+        self._longest = max(map(len, self._starts), default=0)
+        self._tokenizer = tokenizer
+
+    def is_in(self, text: str) -> bool:
+        """Whether `text` spells one, or would after normalizing or with other text behind it."""
+        return bool(self._any.search(text)) or self._ends_open(text) or self._is_hidden_in(text)
+
+    def broken(self, value: object, mark: str) -> object:
+        """Return `value` with the spellings in all its texts and keys broken up."""
+        return _mapped(value, lambda text: self._broken(text, mark))
+
+    def broken_message(self, message: Message, mark: str) -> Message:
+        """Return `message` with its spellings broken up. Its role and field names stay."""
+        return {
+            field: value if field == "role" else self.broken(value, mark)
+            for field, value in message.items()
+        }
+
+    def _broken(self, text: str, mark: str) -> str:
+        if self._is_hidden_in(text):
+            return mark.join(text) + mark
+        if self._ends_open(text):
+            kept = text.rstrip()
+            text = kept + mark + text[len(kept) :]
+        return self._any.sub(lambda found: mark.join(found[0]) + mark, text)
+
+    def _ends_open(self, text: str) -> bool:
+        """Whether `text`, trimmed, ends with the start of a spelling."""
+        tail = text.rstrip()[-self._longest :] if self._longest else ""
+        return any(tail[start:] in self._starts for start in range(len(tail)))
+
+    def _is_hidden_in(self, text: str) -> bool:
+        """Whether a spelling appears when the tokenizer normalizes `text` (full-width letters)."""
+        normal = self._tokenizer.normalized(text)
+        return normal != text and bool(self._any.search(normal)) and not self._any.search(text)
+
+
+def _texts(value: object) -> Iterator[str]:
+    """Yield every string in a JSON-like value, keys included."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from chain.from_iterable(map(_texts, chain(value.keys(), value.values())))
+    elif isinstance(value, Sequence):
+        yield from chain.from_iterable(map(_texts, value))
+
+
+def _mapped(value: object, change: Callable[[str], str]) -> object:
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {_mapped(key, change): _mapped(inner, change) for key, inner in value.items()}
+    if isinstance(value, Sequence):
+        return [_mapped(inner, change) for inner in value]
+    return value
+
+
+def _mark(texts: Iterable[str]) -> str:
+    """Return a character that is in none of `texts`: DEL, or else one of the private ones."""
+    used = set(chain.from_iterable(texts))
+    private = map(chr, chain([0x7F], range(0xE000, 0xF900), range(0xF0000, 0xFFFFE)))
+    mark = next((letter for letter in private if letter not in used), None)
+    if mark is None:
+        raise TemplateError("the messages use every private character of Unicode")
+    return mark

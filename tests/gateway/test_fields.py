@@ -1,0 +1,389 @@
+"""What each field of a body does, and what becomes of wrong ones."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prefixcache.types import FinishReason, SamplingParams
+from tests.support.gateways import MODEL, Gateway, echo_backend, running_gateway
+from tests.support.scripted import ScriptedBackend
+from tests.support.tokenizers import write_piece_tokenizer
+
+CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+CHAT_BODY: dict[str, Any] = {
+    "model": MODEL,
+    "messages": [{"role": "user", "content": "one two"}],
+    "max_tokens": 4,
+}
+TEXT_BODY: dict[str, Any] = {"model": MODEL, "prompt": "one two", "max_tokens": 4}
+OPTIONAL = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "n",
+    "stop",
+    "stop_token_ids",
+    "stream",
+    "stream_options",
+    "logit_bias",
+    "seed",
+    "tools",
+    "tool_choice",
+    "functions",
+    "function_call",
+    "user",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "min_p",
+    "min_tokens",
+    "logprobs",
+    "top_logprobs",
+    "response_format",
+    "max_tokens",
+    "max_completion_tokens",
+    "cache_salt",
+    "cache",
+    "ignore_eos",
+    "echo",
+    "suffix",
+    "best_of",
+)
+ODD_VALUES: tuple[Any, ...] = (
+    None,
+    True,
+    0,
+    -1,
+    10**9,
+    1.5,
+    "",
+    "x",
+    [],
+    {},
+    [[]],
+    {"a": {"b": [1]}},
+    [None],
+    [{}],
+    2**70,
+    "\x00",
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("model")
+    write_piece_tokenizer(made, [b"one", b" two", b" three"])
+    return made
+
+
+@pytest.fixture
+async def gateway(folder: Path) -> AsyncIterator[Gateway]:
+    async with running_gateway(echo_backend(folder)) as running:
+        yield running
+
+
+def error_of(reply: dict[str, Any]) -> dict[str, Any]:
+    error: dict[str, Any] = reply["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["message"]
+    return error
+
+
+async def test_null_is_the_same_as_left_out(gateway: Gateway) -> None:
+    """Every optional field may be null, one by one and all at once."""
+    for path, body in ((CHAT, CHAT_BODY), (TEXT, TEXT_BODY)):
+        bodies = [{**body, name: None} for name in OPTIONAL] + [body | dict.fromkeys(OPTIONAL)]
+        assert {(await gateway.post(path, each))[0] for each in bodies} == {200}
+
+
+async def test_no_value_of_any_field_is_our_fault(gateway: Gateway) -> None:
+    """Whatever a field holds, the answer is 200 or a 4xx in the envelope, never a 5xx."""
+    for path, body in ((CHAT, CHAT_BODY), (TEXT, TEXT_BODY)):
+        for name in (*OPTIONAL, "model", "messages", "prompt", "unknown_field"):
+            for value in ODD_VALUES:
+                async with gateway.http.post(
+                    gateway.url + path, json={**body, name: value}
+                ) as reply:
+                    assert reply.status < 500, (path, name, value)
+                    if reply.status != 200:
+                        assert error_of(await reply.json())["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("temperature", "hot"),
+        ("temperature", -0.1),
+        ("top_p", 1.5),
+        ("n", 0),
+        ("n", -1),
+        ("n", 1.5),
+        ("n", 10_000),
+        ("n", True),
+        ("max_tokens", 0),
+        ("max_tokens", "4"),
+        ("seed", 1.5),
+        ("seed", 2**70),
+        ("stop", ""),
+        ("stop", ["a", ""]),
+        ("stop", list("abcde")),
+        ("stop_token_ids", [9_999_999]),
+        ("stop_token_ids", [-5]),
+        ("stop_token_ids", ["a"]),
+        ("stop_token_ids", [1] * 10_000),
+        ("stream", "yes"),
+        ("stream_options", {"include_usage": True}),
+        ("user", 5),
+        ("cache_salt", ""),
+        ("cache_salt", 5),
+        ("cache_salt", "x" * 10_000),
+        ("cache_salt", "a/b"),
+        ("cache_salt", "a@b"),
+        ("cache_salt", "a\\b"),
+        ("cache_salt", "a\x00b"),
+        ("cache", {"read": 1}),
+        ("cache", {"sotre": False}),
+        ("logit_bias", []),
+    ],
+)
+async def test_a_wrong_value_is_refused_by_name(gateway: Gateway, field: str, value: Any) -> None:
+    """A field of the wrong type or out of range is a 400 that names it, on both endpoints."""
+    for path, body in ((CHAT, CHAT_BODY), (TEXT, TEXT_BODY)):
+        status, reply = await gateway.post(path, {**body, field: value})
+        assert status == 400
+        assert str(error_of(reply)["param"]).startswith(field)
+
+
+@pytest.mark.parametrize(
+    ("path", "field", "value"),
+    [
+        (CHAT, "logprobs", True),
+        (CHAT, "top_logprobs", 3),
+        (CHAT, "response_format", {"type": "json_object"}),
+        (CHAT, "tool_choice", "required"),
+        (CHAT, "functions", [{"name": "f"}]),
+        (CHAT, "modalities", ["text", "audio"]),
+        (CHAT, "audio", {}),
+        (CHAT, "presence_penalty", 0.5),
+        (CHAT, "frequency_penalty", -1),
+        (CHAT, "logit_bias", {"5": 1}),
+        (CHAT, "min_tokens", 3),
+        (TEXT, "logprobs", 0),
+        (TEXT, "echo", True),
+        (TEXT, "suffix", "end"),
+        (TEXT, "best_of", 2),
+        (TEXT, "min_p", 0.1),
+        (TEXT, "repetition_penalty", 1.2),
+    ],
+)
+async def test_what_is_not_built_is_refused_by_name(
+    gateway: Gateway, path: str, field: str, value: Any
+) -> None:
+    """A known field that would change the answer is never ignored in silence."""
+    body = CHAT_BODY if path == CHAT else TEXT_BODY
+    status, reply = await gateway.post(path, {**body, field: value})
+    assert status == 400
+    error = error_of(reply)
+    assert (error["param"], error["code"]) == (field, "unsupported_parameter")
+    assert "not supported yet" in error["message"]
+
+
+async def test_neutral_values_of_unbuilt_fields_are_taken(gateway: Gateway) -> None:
+    """Values that change nothing are fine: clients send them all the time."""
+    neutral = {
+        "logprobs": False,
+        "presence_penalty": 0,
+        "frequency_penalty": 0.0,
+        "logit_bias": {},
+        "response_format": {"type": "text"},
+        "tools": [],
+        "tool_choice": "auto",
+        "modalities": ["text"],
+        "top_logprobs": 0,
+    }
+    assert (await gateway.post(CHAT, CHAT_BODY | neutral))[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("model", "status"), [("no-such-model", 404), ("", 404), (None, 400), (5, 400), (..., 400)]
+)
+async def test_an_unknown_model_is_not_answered_by_another(
+    gateway: Gateway, model: Any, status: int
+) -> None:
+    """A name that is not served is a 404; a missing one or no name at all is a 400."""
+    for path, body in ((CHAT, CHAT_BODY), (TEXT, TEXT_BODY)):
+        asked = {**body, "model": model}
+        if model is ...:
+            del asked["model"]
+        found, reply = await gateway.post(path, asked)
+        assert found == status
+        error = error_of(reply)
+        assert error["param"] == "model"
+        assert (error["code"] == "model_not_found") == (status == 404)
+
+
+@pytest.mark.parametrize("prompt", ["", [""], [], [[]], ["one", 1], ["one", [1]], [1, [2]], ...])
+async def test_a_prompt_of_nothing_is_refused(gateway: Gateway, prompt: Any) -> None:
+    """An empty, missing or mixed prompt is a 400, and the next request works."""
+    body = {**TEXT_BODY, "prompt": prompt}
+    if prompt is ...:
+        del body["prompt"]
+    status, reply = await gateway.post(TEXT, body)
+    assert status == 400
+    assert str(error_of(reply)["param"]).startswith("prompt")
+    assert (await gateway.post(TEXT, TEXT_BODY))[0] == 200
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [],
+        None,
+        "hi",
+        [{"content": "hi"}],
+        [{"role": "user"}],
+        [{"role": "user", "content": None}],
+        [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}],
+        [{"role": "user", "content": [{"type": "text"}]}],
+        [{"role": "juggler", "content": "hi"}],
+        [{"role": "user", "content": ""}],
+    ],
+)
+async def test_messages_that_cannot_be_read_are_refused(gateway: Gateway, messages: Any) -> None:
+    """Conversations without messages, roles or readable content are a 400."""
+    status, reply = await gateway.post(CHAT, {**CHAT_BODY, "messages": messages})
+    assert status == 400
+    error_of(reply)
+
+
+async def test_a_prompt_token_outside_the_vocabulary_is_refused(gateway: Gateway) -> None:
+    """Token ids in a prompt are checked before the engine sees them."""
+    for prompt in ([999_999], [[0], [999_999]], [-1], [2**32]):
+        status, reply = await gateway.post(TEXT, {**TEXT_BODY, "prompt": prompt})
+        assert status == 400
+        assert str(error_of(reply)["param"]).startswith("prompt")
+
+
+async def test_too_many_prompts_are_refused(gateway: Gateway) -> None:
+    """The number of prompts in one request has a limit."""
+    status, reply = await gateway.post(TEXT, {**TEXT_BODY, "prompt": ["one"] * 1000})
+    assert (status, error_of(reply)["param"]) == (400, "prompt")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_prompt_over_the_context_is_refused(folder: Path, stream: bool) -> None:
+    """A prompt that leaves no room is a JSON 400 before any event, streamed or not."""
+    backend = echo_backend(folder, max_model_tokens=4)
+    async with running_gateway(backend) as gateway:
+        for path, field, value in (
+            (CHAT, "messages", [{"role": "user", "content": "one two two two"}]),
+            (TEXT, "prompt", "one two two two"),
+        ):
+            body = {"model": MODEL, field: value, "stream": stream}
+            async with gateway.http.post(gateway.url + path, json=body) as reply:
+                assert reply.status == 400
+                assert reply.content_type == "application/json"
+                error = error_of(await reply.json())
+            assert (error["param"], error["code"]) == (field, "context_length_exceeded")
+
+
+@pytest.mark.parametrize("max_tokens", [10_000, 2**31, 2**70])
+async def test_max_tokens_is_cut_to_what_fits(folder: Path, max_tokens: int) -> None:
+    """However much is asked for, the engine is asked for no more than the context has."""
+    backend = ScriptedBackend(folder, [["x", FinishReason.LENGTH]])
+    async with running_gateway(backend) as gateway:
+        status, _ = await gateway.post(CHAT, {**CHAT_BODY, "max_tokens": max_tokens})
+    assert status == 200
+    assert backend.requests[0].sampling.max_tokens == 98
+
+
+@pytest.mark.parametrize(
+    ("fields", "n_tokens"),
+    [
+        ({"max_completion_tokens": 3}, 3),
+        ({"max_completion_tokens": 3, "max_tokens": 5}, 3),
+        ({"max_completion_tokens": 5, "max_tokens": 3}, 5),
+        ({"max_completion_tokens": 3, "max_tokens": None}, 3),
+        ({"max_completion_tokens": None, "max_tokens": 3}, 3),
+    ],
+)
+async def test_the_newer_limit_wins(
+    gateway: Gateway, fields: dict[str, int | None], n_tokens: int
+) -> None:
+    """max_completion_tokens is honoured, and goes before max_tokens."""
+    body = {**CHAT_BODY, "ignore_eos": True, **fields}
+    status, reply = await gateway.post(CHAT, body)
+    usage: Any = reply["usage"]
+    assert (status, usage["completion_tokens"]) == (200, n_tokens)
+
+
+async def test_defaults_are_openais(folder: Path) -> None:
+    """Without further fields: temperature 1, chat as long as fits, completions 16 tokens."""
+    backend = ScriptedBackend(folder, [["x", FinishReason.STOP]] * 2)
+    async with running_gateway(backend) as gateway:
+        await gateway.post(CHAT, {"model": MODEL, "messages": CHAT_BODY["messages"]})
+        await gateway.post(TEXT, {"model": MODEL, "prompt": "one two"})
+    chat, text = backend.requests
+    assert chat.sampling == SamplingParams(max_tokens=98, temperature=1.0)
+    assert text.sampling == SamplingParams(max_tokens=16, temperature=1.0)
+    assert (chat.tenant, chat.salt, chat.read_cache, chat.store_cache) == (
+        "default",
+        None,
+        True,
+        True,
+    )
+
+
+async def test_fields_reach_the_engine(folder: Path) -> None:
+    """Sampling, stops, salt and cache switches arrive as they were sent."""
+    backend = ScriptedBackend(folder, [["x", FinishReason.STOP]])
+    fields = {
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "top_k": 10**6,
+        "seed": 7,
+        "stop": ["a", "b"],
+        "stop_token_ids": [1, 2],
+        "ignore_eos": True,
+        "cache_salt": "blue",
+        "cache": {"read": False, "store": False},
+    }
+    async with running_gateway(backend) as gateway:
+        assert (await gateway.post(CHAT, CHAT_BODY | fields))[0] == 200
+    (request,) = backend.requests
+    assert request.sampling == SamplingParams(
+        max_tokens=4,
+        temperature=0.5,
+        top_p=0.9,
+        top_k=1000,  # the vocabulary
+        seed=7,
+        stop=("a", "b"),
+        stop_token_ids=(1, 2),
+        ignore_eos=True,
+    )
+    assert (request.salt, request.read_cache, request.store_cache) == ("blue", False, False)
+
+
+async def test_odd_but_legal_sampling_is_made_plain(folder: Path) -> None:
+    """top_p 0 is greedy, top_k 0 and -1 are off."""
+    backend = ScriptedBackend(folder, [["x", FinishReason.STOP]] * 2)
+    async with running_gateway(backend) as gateway:
+        await gateway.post(CHAT, {**CHAT_BODY, "top_p": 0, "top_k": 0})
+        await gateway.post(CHAT, {**CHAT_BODY, "top_k": -1})
+    first, second = (request.sampling for request in backend.requests)
+    assert (first.temperature, first.top_p, first.top_k) == (0.0, 1.0, None)
+    assert second.top_k is None
+
+
+async def test_a_missing_salt_and_a_null_one_share_the_default(gateway: Gateway) -> None:
+    """Without a salt the second request hits, whichever way it leaves it out; with one not."""
+    cached = []
+    for salt in ({}, {"cache_salt": None}, {}, {"cache_salt": "blue"}, {"cache_salt": "blue"}):
+        _, reply = await gateway.post(CHAT, CHAT_BODY | salt)
+        usage: Any = reply["usage"]
+        cached.append(usage["prompt_tokens_details"]["cached_tokens"])
+    assert cached == [0, 1, 1, 0, 1]

@@ -1,0 +1,210 @@
+"""What happens to the gateway's side when a worker misbehaves."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.backends.local import LocalBackend
+from gateway.errors import NotReadyError, StartError
+from prefixcache.config import EngineConfig
+from prefixcache.types import Delta, Failed, FailureKind, Finished, Started
+from tests.gateway.test_backends import events_of, make_request, until_idle
+from tests.support.fake_worker import BAD, DIE, ENDLESS, EXIT_CODE, FLOOD, GARBAGE, SILENT
+
+FAKE = (sys.executable, "-m", "tests.support.fake_worker")
+
+
+@asynccontextmanager
+async def local_backend(
+    *arguments: str, silence_seconds: float = 10, **options: Any
+) -> AsyncIterator[LocalBackend]:
+    backend = LocalBackend(
+        EngineConfig(),
+        command=(*FAKE, *arguments),
+        silence_seconds=silence_seconds,
+        restart_delay_seconds=0.01,
+        **options,
+    )
+    try:
+        await backend.start()
+        yield backend
+    finally:
+        await backend.close()
+
+
+async def until_ready(backend: LocalBackend) -> None:
+    async with asyncio.timeout(10):
+        while not backend.is_ready:
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("exit", f"exit code {EXIT_CODE}"),
+        ("fail", "no such model"),
+        ("version", "version 2"),
+        ("hang", "said nothing for 1 seconds"),
+    ],
+)
+async def test_a_worker_that_cannot_start_is_a_start_error(how: str, said: str) -> None:
+    """Start raises one error that says why, and leaves no process behind."""
+    backend = LocalBackend(EngineConfig(), command=(*FAKE, "--start", how), silence_seconds=1)
+    with pytest.raises(StartError, match=said):
+        await backend.start()
+    await backend.close()
+    assert child_processes() == []
+
+
+async def test_a_command_that_does_not_exist_is_a_start_error() -> None:
+    """A worker that cannot even be spawned is reported the same way."""
+    backend = LocalBackend(EngineConfig(), command=("/nonexistent/worker",))
+    with pytest.raises(StartError, match="cannot start the worker"):
+        await backend.start()
+
+
+async def test_a_cancelled_start_leaves_no_process() -> None:
+    """Giving up while the worker loads kills and reaps it."""
+    said = asyncio.Event()
+    backend = LocalBackend(
+        EngineConfig(), command=(*FAKE, "--start", "hang"), report=lambda _: said.set()
+    )
+    starting = asyncio.create_task(backend.start())
+    await asyncio.wait_for(said.wait(), 10)
+    starting.cancel()
+    await asyncio.gather(starting, return_exceptions=True)
+    assert child_processes() == []
+
+
+async def test_progress_is_passed_on() -> None:
+    """Each line of progress reaches the caller."""
+    lines: list[str] = []
+    async with local_backend(report=lines.append):
+        assert lines == ["loading nothing"]
+
+
+async def test_death_fails_what_is_in_flight_and_the_worker_comes_back() -> None:
+    """When the worker dies, its requests end with WORKER_DIED and later ones are served."""
+    restarts: list[int] = []
+    async with local_backend(on_restart=lambda: restarts.append(1)) as backend:
+        bystander = asyncio.create_task(events_of(backend, make_request("a", ENDLESS)))
+        while not backend.stats().running:
+            await asyncio.sleep(0.005)
+        for events in await asyncio.gather(bystander, events_of(backend, make_request("b", DIE))):
+            assert isinstance(events[-1], Failed)
+            assert events[-1].kind is FailureKind.WORKER_DIED
+        assert not backend.is_ready
+        with pytest.raises(NotReadyError):
+            await events_of(backend, make_request("c"))
+        await until_ready(backend)
+        assert restarts == [1]
+        assert isinstance((await events_of(backend, make_request("d")))[-1], Finished)
+
+
+async def test_totals_go_on_over_a_death() -> None:
+    """Counters keep what earlier workers counted; gauges of a dead worker are zero."""
+    async with local_backend() as backend:
+        await events_of(backend, make_request("a"))
+        before = backend.stats()
+        assert before.prompt_tokens_total == 3
+        await events_of(backend, make_request("b", DIE))
+        assert backend.stats().prompt_tokens_total == 3
+        assert backend.stats().pool.free == 0
+        await until_ready(backend)
+        await events_of(backend, make_request("c"))
+        assert backend.stats().prompt_tokens_total == 6
+        assert backend.stats().pool.free > 0
+
+
+async def test_a_failed_restart_is_tried_again(tmp_path: Path) -> None:
+    """A worker that fails to come back once comes back the next time."""
+    mark = tmp_path / "fail"
+    async with local_backend("--fail-if", str(mark)) as backend:
+        mark.touch()
+        await events_of(backend, make_request("a", DIE))
+        await until_ready(backend)
+        assert not mark.exists()
+        assert isinstance((await events_of(backend, make_request("b")))[-1], Finished)
+
+
+async def test_a_worker_that_talks_nonsense_is_replaced() -> None:
+    """A frame that cannot be read costs the worker its place, not the gateway."""
+    async with local_backend() as backend:
+        last = (await events_of(backend, make_request("a", GARBAGE, 50)))[-1]
+        assert isinstance(last, Failed)
+        await until_ready(backend)
+        assert isinstance((await events_of(backend, make_request("b")))[-1], Finished)
+
+
+async def test_one_bad_request_fails_alone() -> None:
+    """A request that the engine refuses ends by itself."""
+    async with local_backend() as backend:
+        good, bad = await asyncio.gather(
+            events_of(backend, make_request("a")), events_of(backend, make_request("b", BAD))
+        )
+        assert isinstance(good[-1], Finished)
+        assert isinstance(bad[-1], Failed)
+        assert bad[-1].kind is FailureKind.INVALID
+
+
+async def test_a_reader_that_does_not_keep_up_is_cut_off_within_bounds() -> None:
+    """A flood waits up to the byte limit, then the request is cancelled; what came is in order."""
+    async with local_backend(max_stream_bytes=100_000) as backend:
+        async with aclosing(generator(backend, FLOOD)) as events:
+            assert isinstance(await anext(events), Started)
+            await until_idle(backend)  # the engine was told to stop, though nobody reads
+            rest = [event async for event in events]
+        *output, last = rest
+        assert isinstance(last, Failed)
+        assert last.kind is FailureKind.CANCELLED
+        sizes = [len(event.text) for event in output if isinstance(event, Delta)]
+        assert len(sizes) == len(output)
+        assert 50_000 < sum(sizes) <= 100_000
+        assert isinstance((await events_of(backend, make_request("b")))[-1], Finished)
+
+
+async def test_leaving_a_silent_request_cancels_it() -> None:
+    """Cancelling the task that waits for output ends the request in the worker."""
+    async with local_backend() as backend:
+        reading = asyncio.create_task(events_of(backend, make_request("a", SILENT)))
+        while not backend.stats().running:
+            await asyncio.sleep(0.005)
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+        await until_idle(backend)
+
+
+async def test_close_reaps_the_worker_and_leaves_no_task() -> None:
+    """After close there is no child process and no task of the backend."""
+    before = asyncio.all_tasks()
+    async with local_backend() as backend:
+        await events_of(backend, make_request("a"))
+        assert len(child_processes()) == 1
+    assert child_processes() == []
+    assert asyncio.all_tasks() == before
+
+
+def generator(backend: LocalBackend, *token_ids: int) -> Any:
+    return backend.generate(make_request("a", *token_ids))
+
+
+def child_processes() -> list[int]:
+    """Return this process's children, zombies included."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if int(fields[1]) == os.getpid():
+                found.append(int(entry.name))
+    return found

@@ -1,0 +1,63 @@
+"""A stand-in for the KV store: it knows of each position what it was computed from.
+
+The KV of a position depends on every token before it. So an entry is the namespace with its
+generations and all ids up to there, and a hit is right only if the whole entry is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from prefixcache.index import BlockCopy, Generations, Lease, Namespace
+from prefixcache.types import BlockId
+
+Entry = tuple[Namespace, Generations, tuple[int, ...]]
+
+
+class FakeKV:
+    """Entries by layer group, block and offset."""
+
+    def __init__(self, block_size_tokens: int, n_groups: int) -> None:
+        self.block_size_tokens = block_size_tokens
+        self.n_groups = n_groups
+        self.copies = 0
+        self._entries: dict[tuple[int, int, int], Entry] = {}
+
+    def copy_block(self, copy: BlockCopy) -> None:
+        """Do what the cache orders."""
+        assert 0 < copy.n_tokens < self.block_size_tokens
+        assert copy.source != copy.target
+        self.copies += 1
+        for offset in range(copy.n_tokens):
+            entry = self._entries[copy.group, copy.source, offset]
+            self._entries[copy.group, copy.target, offset] = entry
+
+    def write(self, lease: Lease, ids: Sequence[int], start: int) -> None:
+        """Compute positions from `start` to the end of `ids`."""
+        for position in range(start, len(ids)):
+            for place in self._places(lease, position):
+                self._entries[place] = _entry(lease, ids, position)
+
+    def assert_holds(self, lease: Lease, ids: Sequence[int]) -> None:
+        """Fail unless the lease can read the right KV for every position of `ids`."""
+        for position in range(len(ids)):
+            for place in self._places(lease, position):
+                assert self._entries.get(place) == _entry(lease, ids, position)
+
+    def _places(self, lease: Lease, position: int) -> Iterator[tuple[int, int, int]]:
+        block_index, offset = divmod(position, self.block_size_tokens)
+        for group in range(self.n_groups):
+            yield group, blocks_of(lease, group)[block_index], offset
+
+
+def blocks_of(lease: Lease, group: int = 0) -> list[BlockId]:
+    """Return the lease's blocks one by one."""
+    return [
+        BlockId(block)
+        for first, n_blocks in lease.spans(group)
+        for block in range(first, first + n_blocks)
+    ]
+
+
+def _entry(lease: Lease, ids: Sequence[int], position: int) -> Entry:
+    return lease.namespace, lease.generations, tuple(ids[: position + 1])

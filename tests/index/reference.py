@@ -1,0 +1,165 @@
+"""What the index should do, in the plainest terms: every stored block by all ids up to its end.
+
+Reuse is by whole blocks. Blocks of invalidated trees that nobody holds count as free here, for
+they are the first to go.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from prefixcache.index import Namespace
+
+Ids = tuple[int, ...]
+Key = tuple[int, Ids]  # the tree, and the ids from position 0 to the end of the block
+
+
+class NoRoom(Exception):
+    """The request does not fit now."""
+
+
+@dataclass
+class Claim:
+    """A live request."""
+
+    tree: int
+    path: Ids  # ids of the blocks it shares with the tree
+    n_blocks: int
+    n_needed: int
+    stores: bool
+    slack_since: int = 0  # a count; who got slack first gives first
+
+    @property
+    def n_slack(self) -> int:
+        """Blocks that it has and did not ask for."""
+        return self.n_blocks - self.n_needed
+
+
+class Reference:
+    """Least recently used blocks go first, and no block before those that build on it."""
+
+    def __init__(self, pool_blocks: int, block_tokens: int, growth_blocks: int) -> None:
+        self.pool_blocks, self.block_tokens = pool_blocks, block_tokens
+        self.growth_blocks = growth_blocks
+        self.claims: dict[int, Claim] = {}
+        self._last_used: dict[Key, int] = {}  # all blocks that may be matched
+        self._trees: dict[Namespace, int] = {}
+        self._n_trees = self._clock = self._n_slacks = 0
+
+    def match(self, namespace: Namespace, ids: Ids) -> int:
+        """Return the tokens of the longest stored prefix that leaves one to compute."""
+        tree, n = self._trees.get(namespace), 0
+        while (
+            tree is not None
+            and n + self.block_tokens < len(ids)
+            and (tree, ids[: n + self.block_tokens]) in self._last_used
+        ):
+            n += self.block_tokens
+        return n
+
+    @property
+    def held(self) -> int:
+        """Blocks that some request uses: each path block once, and what is their own."""
+        own = sum(c.n_blocks - len(c.path) // self.block_tokens for c in self.claims.values())
+        return len(self._pinned()) + own
+
+    @property
+    def cached(self) -> int:
+        """Matchable blocks that nobody uses."""
+        return len(self._last_used.keys() - self._pinned())
+
+    @property
+    def available(self) -> int:
+        """Blocks that are free or left over from invalidated trees."""
+        return self.pool_blocks - self.held - self.cached
+
+    def acquire(self, number: int, namespace: Namespace, ids: Ids, *, read: bool, store: bool) -> int:
+        """Enter a claim and return its cached tokens, or raise NoRoom."""
+        hit = self.match(namespace, ids) if read else 0
+        n_blocks = self._blocks_for(ids)
+        tree = self._trees.setdefault(namespace, self._n_trees)
+        self._n_trees = max(self._n_trees, tree + 1)
+        claim = Claim(tree, ids[:hit], hit // self.block_tokens, n_blocks, store)
+        self.claims[number] = claim
+        missing = n_blocks - claim.n_blocks
+        if missing > self.available + self.cached + self._slack(but=claim):
+            del self.claims[number]
+            raise NoRoom
+        self._take(claim, missing)
+        return hit
+
+    def extend(self, number: int, ids: Ids, n_free: int) -> None:
+        """Grow a claim to hold `ids`, or raise NoRoom. `n_free`: free in the pool just now."""
+        claim = self.claims[number]
+        n_needed = max(self._blocks_for(ids), claim.n_needed)
+        missing = n_needed - claim.n_blocks
+        if missing > self.available + self.cached + self._slack(but=claim):
+            raise NoRoom
+        claim.n_needed = n_needed
+        if missing > 0:
+            portion = max(missing, self.growth_blocks)
+            self._take(claim, portion if portion <= n_free else missing)
+            self._n_slacks += 1
+            claim.slack_since = self._n_slacks
+
+    def commit(self, number: int, ids: Ids) -> None:
+        """Store the full blocks of `ids`."""
+        claim = self.claims[number]
+        if not claim.stores or claim.tree not in self._trees.values():
+            return
+        for end in range(self.block_tokens, len(ids) + 1, self.block_tokens):
+            self._last_used.setdefault((claim.tree, ids[:end]), self._clock)
+            claim.path = max(claim.path, ids[:end], key=len)
+
+    def release(self, number: int) -> None:
+        """End a claim; what nobody else uses was last used now."""
+        before = self._pinned()
+        del self.claims[number]
+        self._clock += 1
+        for key in (before - self._pinned()) & self._last_used.keys():
+            self._last_used[key] = self._clock
+
+    def evict(self, n_blocks: int, n_free: int) -> int:
+        """Give up what is left of invalidated trees, then live blocks; return how many.
+
+        `n_free`: free in the pool just now; what is available beyond that is left over.
+        """
+        left_over, cached = self.available - n_free, self.cached
+        self._evict_live(n_blocks - left_over)
+        return min(n_blocks, left_over + cached)
+
+    def invalidate(self, namespaces: list[Namespace]) -> None:
+        """Forget the trees of `namespaces`; requests keep what they use."""
+        for namespace in namespaces:
+            tree = self._trees.pop(namespace, None)
+            self._last_used = {k: t for k, t in self._last_used.items() if k[0] != tree}
+
+    def _blocks_for(self, ids: Ids) -> int:
+        return -(-len(ids) // self.block_tokens)
+
+    def _slack(self, *, but: Claim) -> int:
+        return sum(claim.n_slack for claim in self.claims.values() if claim is not but)
+
+    def _take(self, claim: Claim, n_blocks: int) -> None:
+        self._evict_live(n_blocks - self.available)
+        claim.n_blocks += n_blocks
+        others = [other for other in self.claims.values() if other is not claim]
+        for other in sorted(others, key=lambda other: other.slack_since):
+            other.n_blocks -= max(min(-self.available, other.n_slack), 0)
+
+    def _pinned(self) -> set[Key]:
+        size = self.block_tokens
+        return {
+            (claim.tree, claim.path[:end])
+            for claim in self.claims.values()
+            for end in range(size, len(claim.path) + 1, size)
+        }
+
+    def _evict_live(self, n_blocks: int) -> None:
+        for _ in range(n_blocks):
+            pinned = self._pinned()
+            parents = {(tree, ids[: -self.block_tokens]) for tree, ids in self._last_used}
+            leaves = [k for k in self._last_used if k not in pinned and k not in parents]
+            if not leaves:
+                return
+            del self._last_used[min(leaves, key=self._last_used.__getitem__)]

@@ -1,0 +1,85 @@
+"""A real gateway on a loopback port, in the test's own event loop."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import aiohttp
+from aiohttp import web
+from openai import AsyncOpenAI
+
+from gateway.app import make_app
+from gateway.backends.base import Backend
+from gateway.backends.echo import EchoBackend
+from gateway.config import GatewayConfig
+from gateway.metrics import Metrics
+from gateway.server import open_listener, url_of
+from gateway.service import Service
+from tests.support.tokenizers import write_piece_tokenizer
+
+MODEL = "tiny"
+ConfigValue = str | int | float
+
+
+@dataclass(slots=True)
+class Gateway:
+    """A running gateway and ways to talk to it."""
+
+    url: str
+    service: Service
+    http: aiohttp.ClientSession
+    openai: AsyncOpenAI
+    port: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.port = int(self.url.rsplit(":", 1)[1])
+
+    async def post(self, path: str, body: object, **headers: str) -> tuple[int, dict[str, object]]:
+        """Post JSON and return status and JSON."""
+        async with self.http.post(self.url + path, json=body, headers=headers) as response:
+            return response.status, await response.json()
+
+    async def counters(self) -> dict[str, float]:
+        """Scrape /metrics: every sample by its name and labels."""
+        async with self.http.get(self.url + "/metrics") as response:
+            lines = (await response.text()).splitlines()
+        pairs = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+        return {name: float(value) for name, value in pairs}
+
+
+def echo_backend(folder: Path, pieces: list[bytes] | None = None, **options: float) -> EchoBackend:
+    """Return an echo of a tokenizer in which each of `pieces` is one token."""
+    write_piece_tokenizer(folder, pieces or [b"one", b" two", b" three"])
+    return EchoBackend(folder, **options)  # type: ignore[arg-type]
+
+
+@asynccontextmanager
+async def running_gateway(backend: Backend, **settings: ConfigValue) -> AsyncIterator[Gateway]:
+    """Serve `backend` on a free port as the model `tiny`; end it in good order."""
+    config = GatewayConfig(port=0, served_model_name=MODEL, **settings)  # type: ignore[arg-type]
+    service = Service(
+        backend,
+        config,
+        Metrics(),
+        new_id=lambda: uuid.uuid4().hex,
+        clock=time.perf_counter,
+        wall_clock=time.time,
+    )
+    await service.start()
+    runner = web.AppRunner(make_app(service), handler_cancellation=True, shutdown_timeout=1)
+    await runner.setup()
+    listener = await open_listener(runner, config)
+    url = url_of(listener)
+    openai = AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
+    try:
+        async with aiohttp.ClientSession() as http, openai:
+            yield Gateway(url, service, http, openai)
+    finally:
+        listener.close()
+        await service.close()
+        await runner.cleanup()

@@ -1,0 +1,220 @@
+"""Tiny random-weight models, and transformers' own generate as the oracle."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import (
+    AutoModelForCausalLM,
+    GPT2Config,
+    LlamaConfig,
+    MistralConfig,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen3Config,
+)
+
+from prefixcache.config import EngineConfig
+from prefixcache.engine import Engine
+from prefixcache.engine.loading import LoadedModel, prepare_model
+from prefixcache.engine.model import PagedModel
+from prefixcache.engine.plan import Step
+from prefixcache.index import pack
+from prefixcache.text import Tokenizer
+from prefixcache.types import (
+    Delta,
+    Event,
+    Failed,
+    Finished,
+    GenerationRequest,
+    RequestId,
+    SamplingParams,
+    Started,
+)
+
+VOCAB_SIZE = 320
+ARCHITECTURES = ("llama", "qwen2", "qwen3", "mistral", "mistral-window", "qwen2-mixed", "gpt2")
+CLEAR_GAP = 1e-3  # two best logits further apart than this give the same token in float32
+LOGIT_TOLERANCE = 1e-4
+
+_SHARED = {
+    "vocab_size": VOCAB_SIZE,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "initializer_range": 0.2,  # wide enough for logits that differ clearly
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "pad_token_id": 0,
+}
+
+
+def tiny_model(architecture: str) -> PreTrainedModel:
+    """Return the same small model at every call, in float32."""
+    configs = {
+        "llama": lambda: LlamaConfig(**_SHARED),
+        "qwen2": lambda: Qwen2Config(**_SHARED),
+        "qwen3": lambda: Qwen3Config(**_SHARED, head_dim=24),
+        "mistral": lambda: MistralConfig(**_SHARED, sliding_window=None),
+        "mistral-window": lambda: MistralConfig(**_SHARED, sliding_window=8),
+        "qwen2-mixed": lambda: Qwen2Config(
+            **_SHARED, use_sliding_window=True, sliding_window=8, max_window_layers=1
+        ),
+        "gpt2": lambda: GPT2Config(
+            vocab_size=VOCAB_SIZE,
+            n_embd=64,
+            n_layer=3,
+            n_head=4,
+            n_positions=512,
+            initializer_range=0.2,
+            bos_token_id=None,
+            eos_token_id=None,
+            pad_token_id=0,
+        ),
+    }
+    torch.manual_seed(1234)
+    return AutoModelForCausalLM.from_config(configs[architecture](), dtype=torch.float32).eval()
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What transformers' generate gives: tokens, and the logits each was chosen from."""
+
+    token_ids: list[int]
+    logits: Tensor  # float32 [n, vocab_size]
+
+    def is_same(self, token_ids: Sequence[int]) -> bool:
+        """Whether `token_ids` agree up to the first place where two logits are nearly equal."""
+        for row, (mine, theirs) in enumerate(zip(token_ids, self.token_ids, strict=True)):
+            best = torch.topk(self.logits[row], 2).values
+            if best[0] - best[1] <= CLEAR_GAP:
+                return True
+            if mine != theirs:
+                return False
+        return True
+
+
+def oracle(model: PreTrainedModel, prompt: Sequence[int], n_tokens: int) -> Expected:
+    """Run transformers' greedy generate for exactly `n_tokens` tokens."""
+    ids = torch.tensor([list(prompt)])
+    output = model.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        max_new_tokens=n_tokens,
+        min_new_tokens=n_tokens,
+        do_sample=False,
+        return_dict_in_generate=True,
+        output_logits=True,
+    )
+    return Expected(output.sequences[0, len(prompt) :].tolist(), torch.cat(output.logits).float())
+
+
+class RecordingModel(PagedModel):
+    """A paged model that keeps the logits of every forward, for comparison."""
+
+    def __init__(self, inner: PagedModel) -> None:
+        self.__dict__.update(inner.__dict__)
+        self.rows: list[Tensor] = []
+
+    def forward(self, step: Step) -> Tensor:
+        logits = super().forward(step)
+        self.rows.extend(logits.clone())
+        return logits
+
+
+@dataclass
+class Answer:
+    """What an engine gave for one request."""
+
+    token_ids: list[int] = field(default_factory=list)
+    text: str = ""
+    cached_tokens: int | None = None
+    ending: Finished | Failed | None = None
+
+    @property
+    def finished(self) -> Finished:
+        assert isinstance(self.ending, Finished), self.ending
+        return self.ending
+
+
+class Bench:
+    """A tiny engine, its oracle, and short calls for tests."""
+
+    def __init__(self, architecture: str = "llama", **settings: Any) -> None:
+        self.reference = tiny_model(architecture)
+        defaults: dict[str, Any] = {"kv_memory_bytes": 1 << 20, "block_size_tokens": 4}
+        self.config = EngineConfig(**(defaults | settings))
+        self.loaded = self._load(None)
+        self.model = RecordingModel(self.loaded.model)
+        self.engine = Engine(replace(self.loaded, model=self.model), self.config)
+        self.answers: dict[str, Answer] = {}
+
+    def _load(self, tokenizer: Tokenizer | None) -> LoadedModel:
+        model = copy.deepcopy(self.reference)
+        return prepare_model(model, self.config, name="tiny", tokenizer=tokenizer)
+
+    def submit(
+        self,
+        name: str,
+        prompt: Sequence[int],
+        n_tokens: int = 8,
+        *,
+        read_cache: bool = True,
+        store_cache: bool = True,
+        tenant: str = "default",
+        **sampling: Any,
+    ) -> None:
+        params = SamplingParams(max_tokens=n_tokens, **sampling)
+        self.answers[name] = Answer()
+        self.engine.submit(
+            GenerationRequest(
+                request_id=RequestId(name),
+                token_ids=pack(prompt),
+                sampling=params,
+                read_cache=read_cache,
+                store_cache=store_cache,
+                tenant=tenant,
+            )
+        )
+
+    def step(self) -> list[Event]:
+        events = self.engine.step()
+        self.engine.cache.check()
+        for event in events:
+            answer = self.answers[event.request_id]
+            if isinstance(event, Delta):
+                answer.token_ids.extend(event.token_ids)
+                answer.text += event.text
+            elif isinstance(event, Started):
+                answer.cached_tokens = event.cached_tokens
+            else:
+                answer.ending = event
+        return events
+
+    def drain(self, max_steps: int = 2000) -> None:
+        for _ in range(max_steps):
+            if not self.engine.has_work:
+                return
+            self.step()
+        raise AssertionError(f"still at work after {max_steps} steps")
+
+    def run(self, prompt: Sequence[int], n_tokens: int = 8, **options: Any) -> Answer:
+        """Serve one request alone and return its answer."""
+        name = f"run-{len(self.answers)}"
+        self.submit(name, prompt, n_tokens, **options)
+        self.drain()
+        return self.answers[name]
+
+
+def prompt_ids(n_tokens: int, seed: int = 0) -> list[int]:
+    """Return `n_tokens` random token ids, the same at every call."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(VOCAB_SIZE, (n_tokens,), generator=generator).tolist()

@@ -1,0 +1,85 @@
+"""A backend that says what a test wrote for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+from gateway.backends.local import IDLE_STATS
+from prefixcache.types import (
+    Delta,
+    EngineStats,
+    Event,
+    Failed,
+    FailureKind,
+    Finished,
+    FinishReason,
+    GenerationRequest,
+    ModelInfo,
+    Started,
+    Usage,
+)
+
+Script = Sequence[str | FinishReason | FailureKind | None]  # texts, then how it ends; None: never
+
+
+class ScriptedBackend:
+    """Plays one script for each request, in the order they come; each text is one token."""
+
+    def __init__(self, folder: Path, scripts: Sequence[Script]) -> None:
+        self._folder = folder
+        self._scripts = list(scripts)
+        self.requests: list[GenerationRequest] = []
+        self.n_open = 0
+        self.is_ready = True
+
+    async def start(self) -> ModelInfo:
+        return ModelInfo(
+            name="scripted",
+            folder=str(self._folder),
+            vocab_size=1000,
+            max_model_tokens=100,
+            eos_token_ids=(),
+            kv_bytes_per_token=0,
+            pool_blocks=0,
+            block_size_tokens=16,
+            dtype="none",
+            device="none",
+            load_id="scripted",
+        )
+
+    async def generate(self, request: GenerationRequest) -> AsyncIterator[Event]:
+        script = self._scripts.pop(0)
+        self.requests.append(request)
+        self.n_open += 1
+        try:
+            async for event in _play(request, script):
+                yield event
+        finally:
+            self.n_open -= 1
+
+    def stats(self) -> EngineStats:
+        return IDLE_STATS
+
+    async def close(self) -> None:
+        self.is_ready = False
+
+
+async def _play(request: GenerationRequest, script: Script) -> AsyncIterator[Event]:
+    request_id, n_prompt = request.request_id, len(request.token_ids) // 4
+    if script and isinstance(script[0], FailureKind):
+        yield Failed(request_id, script[0], "as the script says")
+        return
+    yield Started(request_id, n_prompt, 0)
+    for n_before, line in enumerate(script):
+        await asyncio.sleep(0)
+        match line:
+            case FinishReason():
+                yield Finished(request_id, line, Usage(n_prompt, 0, n_before))
+            case FailureKind():
+                yield Failed(request_id, line, "as the script says")
+            case str():
+                yield Delta(request_id, line, (n_before,))
+            case None:
+                await asyncio.Event().wait()

@@ -1,0 +1,121 @@
+"""The structure that DESIGN's shape and the style guide promise, read from the sources."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+MODULES = sorted([*ROOT.glob("prefixcache/**/*.py"), *ROOT.glob("gateway/**/*.py")])
+BASE = {"prefixcache.errors", "prefixcache.types", "prefixcache.config"}
+
+# layer -> the layers that it may import; BASE is open to all
+MAY_IMPORT: dict[str, set[str]] = {
+    "prefixcache.errors": set(),
+    "prefixcache.types": set(),
+    "prefixcache.config": set(),
+    "prefixcache.wire": set(),
+    "prefixcache.index": set(),
+    "prefixcache.text": set(),
+    "prefixcache.kv": {"prefixcache.index"},
+    "prefixcache.engine": {
+        "prefixcache.index",
+        "prefixcache.kv",
+        "prefixcache.text",
+        "prefixcache.wire",
+    },
+    "prefixcache.bench": {
+        "prefixcache.index",
+        "prefixcache.kv",
+        "prefixcache.text",
+        "prefixcache.engine",
+    },
+    "gateway": {"prefixcache.index", "prefixcache.text", "prefixcache.wire", "prefixcache.bench"},
+}
+WITH_TORCH = ("prefixcache.kv", "prefixcache.engine", "prefixcache.bench")
+
+
+def name_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports_of(path: Path) -> Iterator[str]:
+    """Yield every module that a source imports, wherever the import stands in it."""
+    names = {name_of(module) for module in MODULES}
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            assert node.module is not None
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                yield inner if inner in names else node.module
+
+
+def layer_of(module: str) -> str | None:
+    matches = [layer for layer in MAY_IMPORT if module == layer or module.startswith(f"{layer}.")]
+    return max(matches, key=len, default=None)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_imports_point_one_way(path: Path) -> None:
+    """A module imports its own layer and those below it, never one above."""
+    own = layer_of(name_of(path))
+    for target in imports_of(path):
+        layer = layer_of(target)
+        if layer is None or layer == own or layer in BASE or own is None:
+            continue
+        assert layer in MAY_IMPORT[own], f"{name_of(path)} imports {target}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_torch_stays_in_its_layers(path: Path) -> None:
+    """Only the KV store, the engine and measurement import torch or transformers."""
+    roots = {target.split(".")[0] for target in imports_of(path)}
+    if roots & {"torch", "transformers"}:
+        assert name_of(path).startswith(WITH_TORCH)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_imports_stand_at_the_top(path: Path) -> None:
+    """No import hides inside a function to dodge a circle."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            inner = [n for n in ast.walk(node) if isinstance(n, ast.Import | ast.ImportFrom)]
+            assert not inner, f"{name_of(path)}.{node.name} imports inside"
+
+
+def test_no_import_cycles() -> None:
+    """The modules can be put in an order in which each imports only earlier ones."""
+    names = {name_of(path) for path in MODULES}
+    graph = {
+        name_of(path): {target for target in imports_of(path) if target in names} - {name_of(path)}
+        for path in MODULES
+        if path.name != "__init__.py"
+    }
+    while graph:
+        free = {name for name, needs in graph.items() if not needs & graph.keys()}
+        assert free, f"a cycle among {sorted(graph)}"
+        graph = {name: needs for name, needs in graph.items() if name not in free}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_modules_stay_short(path: Path) -> None:
+    """One idea a module: never over 400 lines."""
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 400
+
+
+@pytest.mark.parametrize(
+    "module", ["prefixcache", "prefixcache.index", "prefixcache.text", "gateway.app"]
+)
+def test_torch_is_not_loaded_by(module: str) -> None:
+    """The index, the text side and the gateway start without torch and transformers."""
+    code = f"import {module}, sys; sys.exit(bool({{'torch', 'transformers'}} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
