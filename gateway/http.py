@@ -25,7 +25,6 @@ SERVICE: web.AppKey[Service] = web.AppKey("service", Service)
 REQUEST_ID_HEADER = "X-Request-Id"
 
 _SAFE_ID = re.compile(r"[A-Za-z0-9._-]{1,128}", re.ASCII)
-_RECORD = "gateway.record"
 
 
 @dataclass(slots=True)
@@ -34,7 +33,10 @@ class Record:
 
     request_id: str  # what the client sees; never an id inside
     ledger: Ledger | None = None  # None: it never came to generating
-    error_code: str | None = None  # of an error that came after the headers
+    error_code: str | None = None
+
+
+_RECORD = web.RequestKey("record", Record)
 
 
 def begin_record(request: web.BaseRequest, new_id: Callable[[], str]) -> Record:
@@ -46,8 +48,7 @@ def begin_record(request: web.BaseRequest, new_id: Callable[[], str]) -> Record:
 
 def record_of(request: web.BaseRequest) -> Record:
     """Return the request's record; the outermost middleware has opened it."""
-    record: Record = request[_RECORD]
-    return record
+    return request[_RECORD]
 
 
 def shown_request_id(request: web.BaseRequest, new_id: Callable[[], str]) -> str:

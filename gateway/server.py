@@ -23,6 +23,7 @@ from gateway.service import Service
 
 _log = logging.getLogger(__name__)
 _LAST_WORDS_SECONDS = 2.0  # for handlers to tell their clients that the server ends
+_LINGER_SECONDS = 2.0  # for a refused body to be thrown away, so that its sender reads the answer
 _BACKLOG = 1024
 
 
@@ -106,6 +107,7 @@ async def open_listener(runner: web.AppRunner, config: GatewayConfig) -> asyncio
         loop=loop,
         access_log=None,  # type: ignore[arg-type]  # the middleware writes our own
         keepalive_timeout=config.idle_seconds,
+        lingering_time=_LINGER_SECONDS,
         logger=_log,
     )
     return await loop.create_server(connection, sock=bound, backlog=_BACKLOG)

@@ -26,7 +26,7 @@ from gateway.merge import MergedEvents, NumberedEvent, merged
 from gateway.metrics import Metrics
 from prefixcache.errors import PrefixCacheError
 from prefixcache.text import PromptEncoder
-from prefixcache.types import Delta, Failed, GenerationRequest, ModelInfo
+from prefixcache.types import Delta, EngineStats, Failed, GenerationRequest, ModelInfo
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -85,6 +85,15 @@ class Service:
     def is_ready(self) -> bool:
         """Whether a request would be taken now."""
         return self._served is not None and self._backend.is_ready and not self._is_draining
+
+    @property
+    def n_active(self) -> int:
+        """HTTP requests being handled."""
+        return self._n_active
+
+    def stats(self) -> EngineStats:
+        """Return the engine's latest counters and gauges."""
+        return self._backend.stats()
 
     async def start(self) -> None:
         """Start the backend and load the tokenizer of its model. Raises StartError."""

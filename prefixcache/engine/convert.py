@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 import torch
@@ -11,7 +12,17 @@ from prefixcache.engine.model_cache import Report
 from prefixcache.errors import ModelError
 
 # What transformers raises about a file that it cannot read, and what writing can.
-_FAILURES = (ImportError, LookupError, NotImplementedError, OSError, RuntimeError, ValueError)
+_FAILURES = (
+    ArithmeticError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    struct.error,
+)
 
 
 def convert_gguf(gguf_file: Path, folder: Path, *, report: Report) -> None:

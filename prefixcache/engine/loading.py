@@ -12,6 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from prefixcache.config import EngineConfig
+from prefixcache.engine.default_model import DEFAULT_MODEL
 from prefixcache.engine.model import PagedModel
 from prefixcache.engine.resolve import resolve_model, serving_folder
 from prefixcache.engine.selfcheck import N_TOKENS, check_model
@@ -19,6 +20,7 @@ from prefixcache.errors import ConfigError, ModelError
 from prefixcache.kv import KVLayout, KVStore
 from prefixcache.text import Tokenizer
 from prefixcache.types import ModelInfo
+
 
 HOST_SHARE = 0.25  # of the memory that is free at start
 HOST_LIMIT_BYTES = 4 * 1024**3
@@ -54,7 +56,7 @@ def load_model(
     return prepare_model(
         model.to(device),
         config,
-        name=config.model or "SmolLM2-135M-Instruct",
+        name=DEFAULT_MODEL if config.model is None else _short_name(config.model),
         tokenizer=Tokenizer.load(folder),
         folder=folder,
     )
@@ -93,6 +95,14 @@ def prepare_model(
         load_id=secrets.token_hex(8),
     )
     return LoadedModel(paged, store, tokenizer, info)
+
+
+def _short_name(model: str) -> str:
+    """Return what clients call the model: a hub name as it is, a path by its last part."""
+    path = Path(model).expanduser()
+    if not path.exists():
+        return model
+    return path.resolve().stem if path.is_file() else path.resolve().name
 
 
 def _device(wanted: str) -> torch.device:

@@ -15,7 +15,7 @@ from prefixcache.engine.convert import convert_gguf
 from prefixcache.engine.default_model import DEFAULT_MODEL, fetch_default_model
 from prefixcache.engine.model_cache import Report, cache_folder, made_once
 from prefixcache.errors import ModelError
-from prefixcache.text.tokenizer import TOKENIZER_FILE
+from prefixcache.text.tokenizer import TOKENIZER_FILE, Tokenizer
 
 _HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 _TOKENIZER_FILES = [
@@ -130,5 +130,6 @@ def _write_fast_tokenizer(folder: Path, part: Path) -> None:
         AutoTokenizer.from_pretrained(folder, trust_remote_code=False).save_pretrained(part)
     except (ImportError, OSError, ValueError) as error:
         raise ModelError(f"{folder} has no tokenizer that can be read: {error}") from error
-    if not (part / TOKENIZER_FILE).exists():
-        raise ModelError(f"the tokenizer of {folder} has no fast form ({TOKENIZER_FILE})")
+    made = Tokenizer.load(part)
+    if made.vocab_size <= len(made.added_tokens):  # made of nothing: no vocabulary was found
+        raise ModelError(f"{folder} has no tokenizer: neither {TOKENIZER_FILE} nor a vocabulary")

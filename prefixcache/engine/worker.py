@@ -17,6 +17,8 @@ import sys
 import threading
 from collections.abc import Mapping
 
+from transformers.utils.logging import disable_progress_bar
+
 from prefixcache.engine.engine import Engine
 from prefixcache.errors import PrefixCacheError, WireError
 from prefixcache.types import Event
@@ -146,6 +148,7 @@ def main(arguments: list[str]) -> int:
     # drains first and then closes the socket.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    disable_progress_bar()  # of weights that load in a second
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stream:
         stream.connect(path)

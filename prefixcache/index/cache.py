@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from prefixcache.errors import ConfigError, EmptyPromptError, LeaseError, RequestTooLargeError
 from prefixcache.index.books import check_books
+from prefixcache.index.committer import Committer
 from prefixcache.index.forest import Forest
 from prefixcache.index.groups import GroupPools
 from prefixcache.index.keeper import Keeper
@@ -15,7 +16,6 @@ from prefixcache.index.lease import Lease, LeaseBook
 from prefixcache.index.namespaces import Namespace, Scope
 from prefixcache.index.policies import EvictionPolicy, LruPolicy
 from prefixcache.index.room import Room
-from prefixcache.index.committer import Committer
 from prefixcache.index.tokens import TOKEN_BYTES, n_tokens
 from prefixcache.index.tree import Match, Node, Root, find, path_runs
 from prefixcache.types import BlockId, PoolCounts

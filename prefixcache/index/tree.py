@@ -80,9 +80,12 @@ def find(
         child = node.children.get(tokens[at:until]) if until <= end_bytes else None
         if child is None:
             break
-        if at + len(child.edge) > end_bytes or not tokens.startswith(child.edge, at):
-            match = _leave_midway(child, tokens, at, end_bytes, block_bytes)
-            return match if token_exact else match._replace(source=None, shared_tokens=0)
+        is_whole = tokens.startswith(child.edge, at)
+        if not is_whole or at + len(child.edge) > end_bytes:
+            n_left = (end_bytes - at) // TOKEN_BYTES
+            if not is_whole:
+                n_left = min(n_left, common_prefix_tokens(child.edge, 0, tokens, at // TOKEN_BYTES))
+            return _midway(child, at // block_bytes, n_left, block_bytes, token_exact)
         node, at = child, at + len(child.edge)
     match = Match(node, at // block_bytes, len(node.edge) // block_bytes)
     if token_exact and node.children is not None and at < end_bytes:
@@ -90,14 +93,15 @@ def find(
     return match
 
 
-def _leave_midway(child: Node, tokens: bytes, at: int, end_bytes: int, block_bytes: int) -> Match:
-    alike = common_prefix_tokens(child.edge, 0, tokens, at // TOKEN_BYTES)
-    alike = min(alike, (end_bytes - at) // TOKEN_BYTES)
-    edge_blocks, shared = divmod(alike * TOKEN_BYTES, block_bytes)
-    match = Match(child, at // block_bytes + edge_blocks, edge_blocks)
-    if not shared:
-        return match
-    return match._replace(source=child, shared_tokens=shared // TOKEN_BYTES)
+def _midway(
+    child: Node, n_blocks_above: int, n_alike: int, block_bytes: int, token_exact: bool
+) -> Match:
+    """Return the match that ends after `n_alike` tokens of the edge of `child`."""
+    edge_blocks, n_shared = divmod(n_alike, block_bytes // TOKEN_BYTES)
+    n_blocks = n_blocks_above + edge_blocks
+    if token_exact and n_shared:
+        return Match(child, n_blocks, edge_blocks, child, n_shared)
+    return Match(child, n_blocks, edge_blocks)
 
 
 def _nearest_child(match: Match, children: BlockMap[Node], wanted: bytes) -> Match:

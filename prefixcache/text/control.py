@@ -7,6 +7,7 @@ broken up before the template runs, and put together again as plain text afterwa
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
@@ -63,7 +64,7 @@ class ControlTokens:
         """
         if not self._is_needed(messages, tools):
             return None
-        mark = _mark(chain([self._written], _texts(messages), _texts(tools)))
+        mark = _mark([self._written, *_texts(messages), *_texts(tools)])
         return Guarded(
             [self._of(message).broken_message(message, mark) for message in messages],
             None if tools is None else [self._for_others.broken(tool, mark) for tool in tools],
@@ -79,6 +80,7 @@ class ControlTokens:
         Raises:
             TemplateError: the vocabulary has no other way to write a spelling.
         """
+        prompt = prompt.replace(_escaped(mark), mark)
         ids: list[int] = []
         plain: list[int] = []
         start = 0
@@ -189,11 +191,20 @@ def _mapped(value: object, change: Callable[[str], str]) -> object:
     return value
 
 
-def _mark(texts: Iterable[str]) -> str:
-    """Return a character that is in none of `texts`: DEL, or else one of the private ones."""
-    used = set(chain.from_iterable(texts))
-    private = map(chr, chain([0x7F], range(0xE000, 0xF900), range(0xF0000, 0xFFFFE)))
-    mark = next((letter for letter in private if letter not in used), None)
-    if mark is None:
-        raise TemplateError("the messages use every private character of Unicode")
-    return mark
+def _mark(texts: Sequence[str]) -> str:
+    """Return a character that is in none of `texts`, plain or escaped: a Braille or a rare Han one.
+
+    It is printable, so that a template that shows a value as JSON or Python does not escape it.
+    """
+    everything = "\0".join(texts)
+    used = set(everything)
+    for code in chain(range(0x2800, 0x2900), range(0x20000, 0x2A6E0)):
+        mark = chr(code)
+        if mark not in used and _escaped(mark) not in everything:
+            return mark
+    raise TemplateError("the messages use every character that could mark spellings in them")
+
+
+def _escaped(mark: str) -> str:
+    """Return `mark` as a template writes it that asks for JSON in ASCII."""
+    return json.dumps(mark)[1:-1]

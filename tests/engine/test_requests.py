@@ -375,8 +375,9 @@ def test_stop_token_ends_the_answer_and_is_not_part_of_it() -> None:
 )
 def test_settings_that_cannot_work_stop_the_start(setting: str) -> None:
     """A zero where something is needed is refused by name when the engine is made."""
+    settings: dict[str, Any] = {setting: 0}
     with pytest.raises(ConfigError, match=setting):
-        EngineConfig(**{setting: 0})
+        EngineConfig(**settings)
 
 
 def test_pool_too_small_for_anything_stops_the_start() -> None:

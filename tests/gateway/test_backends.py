@@ -6,6 +6,7 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from prefixcache.types import (
     Started,
 )
 from tests.support.gateways import echo_backend
+from tests.support.waiting import until
 
 PROMPT = (40, 41, 42)
 
@@ -93,7 +95,7 @@ async def test_closing_the_iterator_cancels(backend: Backend) -> None:
     async with aclosing(as_generator(backend, request)) as events:
         assert isinstance(await anext(events), Started)
         assert isinstance(await anext(events), Delta)
-    await until_idle(backend)
+    await until(lambda: backend.stats().running == 0)
 
 
 async def test_counters_never_fall(backend: Backend) -> None:
@@ -105,7 +107,7 @@ async def test_counters_never_fall(backend: Backend) -> None:
                 seen.append(backend.stats())
                 if i % 2 and isinstance(event, Delta):
                     break
-    for before, after in zip(seen, seen[1:], strict=False):
+    for before, after in pairwise(seen):
         assert after.prompt_tokens_total >= before.prompt_tokens_total
         assert after.output_tokens_total >= before.output_tokens_total
     assert seen[-1].prompt_tokens_total > 0
@@ -115,8 +117,7 @@ async def test_close_ends_what_is_in_flight(backend: Backend) -> None:
     """Closing a backend ends every request with Failed, and later ones are refused."""
     request = make_request("a", *range(50, 60), max_tokens=10**6, ignore_eos=True)
     reading = asyncio.create_task(events_of(backend, request))
-    while not backend.stats().running:
-        await asyncio.sleep(0.005)
+    await until(lambda: backend.stats().running)
     await backend.close()
     assert not backend.is_ready
     assert isinstance((await reading)[-1], (Failed, Finished))
@@ -126,9 +127,3 @@ async def test_close_ends_what_is_in_flight(backend: Backend) -> None:
 
 def as_generator(backend: Backend, request: GenerationRequest) -> Any:
     return backend.generate(request)
-
-
-async def until_idle(backend: Backend) -> None:
-    async with asyncio.timeout(3):
-        while backend.stats().running:
-            await asyncio.sleep(0.005)

@@ -16,8 +16,9 @@ from gateway.backends.local import LocalBackend
 from gateway.errors import NotReadyError, StartError
 from prefixcache.config import EngineConfig
 from prefixcache.types import Delta, Failed, FailureKind, Finished, Started
-from tests.gateway.test_backends import events_of, make_request, until_idle
+from tests.gateway.test_backends import events_of, make_request
 from tests.support.fake_worker import BAD, DIE, ENDLESS, EXIT_CODE, FLOOD, GARBAGE, SILENT
+from tests.support.waiting import until
 
 FAKE = (sys.executable, "-m", "tests.support.fake_worker")
 
@@ -41,9 +42,7 @@ async def local_backend(
 
 
 async def until_ready(backend: LocalBackend) -> None:
-    async with asyncio.timeout(10):
-        while not backend.is_ready:
-            await asyncio.sleep(0.01)
+    await until(lambda: backend.is_ready, seconds=10)
 
 
 @pytest.mark.parametrize(
@@ -96,8 +95,7 @@ async def test_death_fails_what_is_in_flight_and_the_worker_comes_back() -> None
     restarts: list[int] = []
     async with local_backend(on_restart=lambda: restarts.append(1)) as backend:
         bystander = asyncio.create_task(events_of(backend, make_request("a", ENDLESS)))
-        while not backend.stats().running:
-            await asyncio.sleep(0.005)
+        await until(lambda: backend.stats().running)
         for events in await asyncio.gather(bystander, events_of(backend, make_request("b", DIE))):
             assert isinstance(events[-1], Failed)
             assert events[-1].kind is FailureKind.WORKER_DIED
@@ -160,7 +158,9 @@ async def test_a_reader_that_does_not_keep_up_is_cut_off_within_bounds() -> None
     async with local_backend(max_stream_bytes=100_000) as backend:
         async with aclosing(generator(backend, FLOOD)) as events:
             assert isinstance(await anext(events), Started)
-            await until_idle(backend)  # the engine was told to stop, though nobody reads
+            await until(
+                lambda: not backend.stats().running
+            )  # the engine was told to stop, though nobody reads
             rest = [event async for event in events]
         *output, last = rest
         assert isinstance(last, Failed)
@@ -175,11 +175,10 @@ async def test_leaving_a_silent_request_cancels_it() -> None:
     """Cancelling the task that waits for output ends the request in the worker."""
     async with local_backend() as backend:
         reading = asyncio.create_task(events_of(backend, make_request("a", SILENT)))
-        while not backend.stats().running:
-            await asyncio.sleep(0.005)
+        await until(lambda: backend.stats().running)
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
-        await until_idle(backend)
+        await until(lambda: not backend.stats().running)
 
 
 async def test_close_reaps_the_worker_and_leaves_no_task() -> None:

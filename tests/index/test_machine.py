@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import os
+from dataclasses import dataclass
+from itertools import takewhile
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     Bundle,
@@ -20,8 +22,9 @@ from hypothesis.stateful import (
 
 from prefixcache.errors import PoolExhaustedError, RequestTooLargeError
 from prefixcache.index import Lease, Namespace, PrefixCache, Scope, pack
+from prefixcache.types import PoolCounts
 from tests.index.fake_kv import FakeKV
-from tests.index.reference import Ids, NoRoom, Reference
+from tests.index.reference import Claim, Ids, Reference
 
 BLOCK = 2
 NAMESPACES = [Namespace(), Namespace(tenant="b"), Namespace(tenant="b", adapter="x")]
@@ -31,28 +34,32 @@ SCOPES = {
     Scope.adapter("x"): NAMESPACES[2:],
     Scope.namespace(NAMESPACES[0]): NAMESPACES[:1],
 }
-IDS = st.lists(st.integers(0, 1), min_size=1, max_size=9).map(tuple)
 NAMES = st.sampled_from(NAMESPACES)
+IDS = st.lists(st.integers(0, 1), min_size=1, max_size=9).map(tuple)
+MORE = st.lists(st.integers(0, 1), max_size=7).map(tuple)
 
 
-@dataclass
+def n_shared(a: Ids, b: Ids) -> int:
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False)))
+
+
+@dataclass(eq=False)
 class Running:
-    """A request: its ids so far all have KV."""
+    """A request. All of its ids have KV, its first `n_committed` are stored."""
 
     lease: Lease
     ids: Ids
-    reads: bool
-    stores: bool
-    committed: Ids = field(default=())
-    is_current: bool = True
+    stores: bool  # and nothing that it depends on was invalidated
+    claim: Claim | None = None
+    n_committed: int = 0
 
 
-class CacheMachine(RuleBasedStateMachine):
-    """A hit is KV that was really written for these tokens, and nothing leased is lost."""
+class TokenExactMachine(RuleBasedStateMachine):
+    """A hit is KV that was really computed from these tokens, and nothing leased is lost."""
 
     running = Bundle("running")
-    pool_blocks = (7, 9)
-    growth_blocks = 2
+    pool_blocks: tuple[int, ...] = (8, 7)
+    growth_blocks = 3
     token_exact = True
 
     def __init__(self) -> None:
@@ -65,48 +72,225 @@ class CacheMachine(RuleBasedStateMachine):
             token_exact_reuse=self.token_exact,
             copy_block=self.kv.copy_block,
         )
-        self.reference = self.new_reference()
         self.live: list[Running] = []
         self.stored: dict[Namespace, set[Ids]] = {name: set() for name in NAMESPACES}
-
-    def new_reference(self) -> Reference | None:
-        return None
-
-    @property
-    def n_free(self) -> int:
-        return min(self.cache.counts(group).free for group in range(len(self.pool_blocks)))
 
     @rule(target=running, namespace=NAMES, ids=IDS, read=st.booleans(), store=st.booleans())
     def acquire(
         self, namespace: Namespace, ids: Ids, read: bool, store: bool
     ) -> Running | MultipleResults[Running]:
-        promised = self.cache.match_length(namespace, pack(ids)) if read else 0
-        has_room = self.n_free * BLOCK >= len(ids)
-        before = [self.cache.counts(group) for group in range(len(self.pool_blocks))]
-        expected: int | None = None
-        if self.reference is not None:
-            try:
-                number = self.cache.stats().lookups + len(self.reference.numbers)
-                expected = self.reference.acquire(number, namespace, ids, read=read, store=store)
-            except NoRoom:
-                with pytest.raises(PoolExhaustedError):
-                    self.cache.acquire(namespace, pack(ids), read=read, store=store)
-                return multiple()
-        try:
-            lease = self.cache.acquire(namespace, pack(ids), read=read, store=store)
-        except PoolExhaustedError:
-            assert not has_room
-            assert before == [self.cache.counts(group) for group in range(len(before))]
+        before = self.all_counts()
+        request = self.try_acquire(namespace, ids, read=read, store=store)
+        if request is None:
+            assert before == self.all_counts()
             return multiple()
-        assert expected in (None, lease.cached_tokens)
-        assert lease.cached_tokens == promised or (lease.cached_tokens < promised and not has_room)
-        return self.start(Running(lease, ids, read, store))
-
-    def start(self, request: Running) -> Running:
-        lease, ids = request.lease, request.ids
+        lease = request.lease
         assert lease.cached_tokens < len(ids)
         assert lease.capacity_tokens == -(-len(ids) // BLOCK) * BLOCK
         self.kv.assert_holds(lease, ids[: lease.cached_tokens])
         self.kv.write(lease, ids, lease.cached_tokens)
         self.live.append(request)
         return request
+
+    def try_acquire(
+        self, namespace: Namespace, ids: Ids, *, read: bool, store: bool
+    ) -> Running | None:
+        promised = self.cache.match_length(namespace, pack(ids)) if read else 0
+        has_room = self.n_free * BLOCK >= len(ids)
+        try:
+            lease = self.cache.acquire(namespace, pack(ids), read=read, store=store)
+        except PoolExhaustedError:
+            assert not has_room
+            return None
+        assert lease.cached_tokens == promised or (lease.cached_tokens < promised and not has_room)
+        return Running(lease, ids, store)
+
+    @rule(request=running, more=MORE)
+    def extend(self, request: Running, more: Ids) -> None:
+        ids = request.ids + more
+        if request not in self.live:
+            return
+        before = self.all_counts(), request.lease.spans(0), request.lease.capacity_tokens
+        if self.try_extend(request, ids):
+            assert request.lease.capacity_tokens >= len(ids)
+            self.kv.write(request.lease, ids, len(request.ids))
+            request.ids = ids
+        else:
+            after = self.all_counts(), request.lease.spans(0), request.lease.capacity_tokens
+            assert before == after
+
+    def try_extend(self, request: Running, ids: Ids) -> bool:
+        try:
+            self.cache.extend(request.lease, len(ids))
+        except PoolExhaustedError:
+            return False
+        except RequestTooLargeError:
+            assert len(ids) > min(self.pool_blocks) * BLOCK
+            return False
+        return True
+
+    @rule(request=running)
+    def commit(self, request: Running) -> None:
+        if request in self.live:
+            self.cache.commit(request.lease, pack(request.ids))
+            self.note_commit(request)
+
+    def note_commit(self, request: Running) -> None:
+        if request.stores:
+            request.n_committed = len(request.ids) // BLOCK * BLOCK
+            self.stored[request.lease.namespace].add(request.ids[: request.n_committed])
+
+    @rule(request=consumes(running), again=st.booleans())
+    def release(self, request: Running, again: bool) -> None:
+        self.live.remove(request)
+        self.cache.release(request.lease)
+        if again:
+            doubles = self.cache.stats().double_releases
+            self.cache.release(request.lease)
+            assert self.cache.stats().double_releases == doubles + 1
+        assert request.lease.spans(0) == ()
+
+    @rule(n_blocks=st.integers(0, 9))
+    def evict(self, n_blocks: int) -> None:
+        before = self.all_counts()
+        freed = self.cache.evict(n_blocks)
+        assert freed == min(n_blocks, before[0].cached)
+        for counts, now in zip(before, self.all_counts(), strict=True):
+            assert (now.free, now.held) == (counts.free + freed, counts.held)
+
+    @rule(scope=st.sampled_from(list(SCOPES)))
+    def invalidate(self, scope: Scope) -> None:
+        before = self.all_counts()
+        self.cache.invalidate(scope)
+        assert before == self.all_counts()
+        for namespace in SCOPES[scope]:
+            self.stored[namespace].clear()
+        for request in self.live:
+            if request.lease.namespace in SCOPES[scope]:
+                request.stores, request.n_committed = False, 0
+
+    @rule()
+    def reclaim(self) -> None:
+        before = self.all_counts()[0]
+        assert self.cache.reclaim() == self.all_counts()[0].free - before.free
+        assert self.cache.reclaim() == 0
+
+    @rule(namespace=NAMES, ids=IDS)
+    def look(self, namespace: Namespace, ids: Ids) -> None:
+        found = self.cache.match_length(namespace, pack(ids))
+        longest = max((n_shared(ids[:-1], known) for known in self.stored[namespace]), default=0)
+        longest = longest if self.token_exact else longest // BLOCK * BLOCK
+        assert found <= longest
+        if self.cache.stats().evicted_blocks == 0:
+            assert found == longest
+
+    @property
+    def n_free(self) -> int:
+        return min(counts.free for counts in self.all_counts())
+
+    def all_counts(self) -> list[PoolCounts]:
+        return [self.cache.counts(group) for group in range(len(self.pool_blocks))]
+
+    @invariant()
+    def the_books_balance(self) -> None:
+        self.cache.check()
+
+    @invariant()
+    def what_runs_keeps_its_kv(self) -> None:
+        for request in self.live:
+            self.kv.assert_holds(request.lease, request.ids)
+
+    @invariant()
+    def what_a_live_request_stored_is_found(self) -> None:
+        for request in self.live:
+            stored = request.ids[: request.n_committed]
+            found = self.cache.match_length(request.lease.namespace, pack([*stored, 0]))
+            assert found >= len(stored)
+
+
+class ReferenceMachine(TokenExactMachine):
+    """With whole blocks, every count, hit and refusal is what the reference says."""
+
+    pool_blocks: tuple[int, ...] = (8,)
+    token_exact = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reference = Reference(min(self.pool_blocks), BLOCK, self.growth_blocks)
+
+    def try_acquire(
+        self, namespace: Namespace, ids: Ids, *, read: bool, store: bool
+    ) -> Running | None:
+        claim = self.reference.acquire(namespace, ids, read=read, store=store)
+        expected = None if claim is None else len(claim.path)
+        request = super().try_acquire(namespace, ids, read=read, store=store)
+        if request is not None:
+            request.claim = claim
+        assert expected == (None if request is None else request.lease.cached_tokens)
+        return request
+
+    def try_extend(self, request: Running, ids: Ids) -> bool:
+        assert request.claim is not None
+        fits = len(ids) <= min(self.pool_blocks) * BLOCK
+        expected = fits and self.reference.extend(request.claim, ids, self.n_free)
+        done = super().try_extend(request, ids)
+        assert done == expected
+        return done
+
+    def note_commit(self, request: Running) -> None:
+        super().note_commit(request)
+        assert request.claim is not None
+        self.reference.commit(request.claim, request.ids)
+
+    @rule(request=consumes(TokenExactMachine.running), again=st.booleans())
+    def release(self, request: Running, again: bool) -> None:
+        super().release(request, again)
+        assert request.claim is not None
+        self.reference.release(request.claim)
+
+    @rule(n_blocks=st.integers(0, 9))
+    def evict(self, n_blocks: int) -> None:
+        self.reference.evict(n_blocks, self.n_free)
+        super().evict(n_blocks)
+
+    @rule(scope=st.sampled_from(list(SCOPES)))
+    def invalidate(self, scope: Scope) -> None:
+        super().invalidate(scope)
+        self.reference.invalidate(SCOPES[scope])
+
+    @rule()
+    def reclaim(self) -> None:
+        super().reclaim()
+        assert self.n_free == self.reference.available
+
+    @rule(namespace=NAMES, ids=IDS)
+    def look(self, namespace: Namespace, ids: Ids) -> None:
+        super().look(namespace, ids)
+        assert self.cache.match_length(namespace, pack(ids)) == self.reference.match(namespace, ids)
+
+    @invariant()
+    def the_counts_are_those_of_the_reference(self) -> None:
+        for counts, n_blocks in zip(self.all_counts(), self.pool_blocks, strict=True):
+            assert counts.held == self.reference.held
+            assert counts.free + counts.cached == n_blocks - self.reference.held
+
+
+class NoGrowthMachine(ReferenceMachine):
+    """The same in two groups, where requests take only what they ask for."""
+
+    pool_blocks = (6, 12)
+    growth_blocks = 0
+
+
+@pytest.mark.parametrize("machine", [TokenExactMachine, ReferenceMachine, NoGrowthMachine])
+def test_the_index_equals_plain_structures(machine: type[TokenExactMachine]) -> None:
+    """No order of calls gives a wrong hit, a lost lease, a wrong count or a missed hit."""
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=int(os.environ.get("PREFIXCACHE_EXAMPLES", "80")),
+            stateful_step_count=40,
+            deadline=None,
+            suppress_health_check=[HealthCheck.too_slow],
+        ),
+    )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import random
 from bisect import bisect_left
+from itertools import takewhile
 
 from prefixcache.index.ordered import BlockMap
 
@@ -60,4 +60,4 @@ def test_one_of_the_neighbours_shares_most() -> None:
 
 
 def shared(a: bytes, b: bytes) -> int:
-    return len(os.path.commonprefix([a, b]))
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False)))

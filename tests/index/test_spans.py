@@ -5,7 +5,15 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prefixcache.index.spans import Runs, cut, cut_groups, join, join_groups, last_block, n_blocks_in
+from prefixcache.index.spans import (
+    Runs,
+    cut,
+    cut_groups,
+    join,
+    join_groups,
+    last_block,
+    n_blocks_in,
+)
 from prefixcache.types import BlockId, Span
 
 

@@ -59,13 +59,15 @@ def echo_backend(folder: Path, pieces: list[bytes] | None = None, **options: flo
 
 
 @asynccontextmanager
-async def running_gateway(backend: Backend, **settings: ConfigValue) -> AsyncIterator[Gateway]:
+async def running_gateway(
+    backend: Backend, *, metrics: Metrics | None = None, **settings: ConfigValue
+) -> AsyncIterator[Gateway]:
     """Serve `backend` on a free port as the model `tiny`; end it in good order."""
     config = GatewayConfig(port=0, served_model_name=MODEL, **settings)  # type: ignore[arg-type]
     service = Service(
         backend,
         config,
-        Metrics(),
+        metrics or Metrics(),
         new_id=lambda: uuid.uuid4().hex,
         clock=time.perf_counter,
         wall_clock=time.time,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -36,6 +37,7 @@ from prefixcache.types import (
     SamplingParams,
     Started,
 )
+from tests.support.tokenizers import write_chat_tokenizer
 
 VOCAB_SIZE = 320
 ARCHITECTURES = ("llama", "qwen2", "qwen3", "mistral", "mistral-window", "qwen2-mixed", "gpt2")
@@ -218,3 +220,9 @@ def prompt_ids(n_tokens: int, seed: int = 0) -> list[int]:
     """Return `n_tokens` random token ids, the same at every call."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(VOCAB_SIZE, (n_tokens,), generator=generator).tolist()
+
+
+def write_tiny_model(folder: Path) -> None:
+    """Write a small chat model into `folder`: random weights, a real tokenizer and template."""
+    write_chat_tokenizer(folder)
+    tiny_model("llama").save_pretrained(folder)

@@ -1,0 +1,173 @@
+"""The worker process: a real engine behind a real socket."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from prefixcache.config import EngineConfig
+from prefixcache.index import pack
+from prefixcache.types import (
+    Delta,
+    Event,
+    Failed,
+    FailureKind,
+    Finished,
+    GenerationRequest,
+    RequestId,
+    SamplingParams,
+)
+from prefixcache.wire import (
+    HEADER,
+    Cancel,
+    Progress,
+    Ready,
+    Start,
+    StartFailed,
+    Step,
+    Stop,
+    Submit,
+    ToGateway,
+    ToWorker,
+    decode_to_gateway,
+    encode,
+    payload_length,
+)
+from tests.support.models import prompt_ids, write_tiny_model
+
+
+class Gateway:
+    """The other end of a worker's socket, one message at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        path = folder / "worker.sock"
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+            listener.bind(str(path))
+            listener.listen(1)
+            listener.settimeout(60)
+            command = [sys.executable, "-m", "prefixcache.engine.worker", "--socket", str(path)]
+            self.process = subprocess.Popen(command, stdout=subprocess.PIPE)
+            self.stream, _ = listener.accept()
+        self.stream.settimeout(60)
+
+    def send(self, message: ToWorker) -> None:
+        self.stream.sendall(encode(message))
+
+    def receive(self) -> ToGateway:
+        payload = self._exactly(payload_length(self._exactly(HEADER.size)))
+        return decode_to_gateway(payload)
+
+    def _exactly(self, n_bytes: int) -> bytes:
+        parts = b""
+        while len(parts) < n_bytes:
+            part = self.stream.recv(n_bytes - len(parts))
+            assert part, "the worker closed"
+            parts += part
+        return parts
+
+    def start(self, model: Path) -> ToGateway:
+        self.send(Start(EngineConfig(model=str(model), kv_memory_bytes=1 << 20)))
+        while isinstance(message := self.receive(), Progress):
+            pass
+        return message
+
+    def events(self, name: str) -> Iterator[tuple[Event, Step]]:
+        """Yield a request's events, with the step that brought them, up to its end."""
+        while True:
+            step = self.receive()
+            assert isinstance(step, Step)
+            for event in step.events:
+                if event.request_id == name:
+                    yield event, step
+                    if isinstance(event, Finished | Failed):
+                        return
+
+    def close(self) -> int:
+        self.stream.close()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        return self.process.wait(timeout=60)
+
+
+@pytest.fixture(scope="module")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tiny")
+    write_tiny_model(folder)
+    return folder
+
+
+@pytest.fixture
+def gateway(tmp_path: Path) -> Iterator[Gateway]:
+    gateway = Gateway(tmp_path)
+    try:
+        yield gateway
+    finally:
+        gateway.stream.close()
+        gateway.process.kill()
+        gateway.process.wait(timeout=60)
+
+
+def request(name: str, n_prompt: int = 40, n_tokens: int = 5) -> Submit:
+    return Submit(
+        GenerationRequest(
+            request_id=RequestId(name),
+            token_ids=pack(prompt_ids(n_prompt)),
+            sampling=SamplingParams(max_tokens=n_tokens, ignore_eos=True),
+        )
+    )
+
+
+def test_requests_are_served_and_the_second_hits(gateway: Gateway, model_folder: Path) -> None:
+    """A prompt sent twice is read once; the step says what the pool holds."""
+    ready = gateway.start(model_folder)
+    assert isinstance(ready, Ready)
+    assert ready.model.folder == str(model_folder)
+    usages = []
+    for name in ("first", "second"):
+        gateway.send(request(name))
+        events = list(gateway.events(name))
+        tokens = [t for event, _ in events if isinstance(event, Delta) for t in event.token_ids]
+        assert len(tokens) == 5
+        last, step = events[-1]
+        assert isinstance(last, Finished)
+        assert step.stats.pool.held == 0
+        usages.append(last.usage.cached_tokens)
+    assert usages == [0, 32]  # whole blocks of 16
+    gateway.send(Stop())
+    assert gateway.process.stdout is not None
+    assert gateway.process.stdout.read() == b""  # whatever libraries print goes elsewhere
+    assert gateway.close() == 0
+
+
+def test_cancelled_request_ends_and_releases(gateway: Gateway, model_folder: Path) -> None:
+    """A cancel on the wire ends the request within a step, with nothing held."""
+    gateway.start(model_folder)
+    gateway.send(request("long", n_tokens=400))
+    events = gateway.events("long")
+    next(events)
+    gateway.send(Cancel(RequestId("long")))
+    last, step = list(events)[-1]
+    assert isinstance(last, Failed)
+    assert last.kind is FailureKind.CANCELLED
+    assert step.stats.pool.held == 0
+
+
+def test_worker_ends_with_its_gateway(gateway: Gateway, model_folder: Path) -> None:
+    """When the socket closes, in the middle of a request too, the process goes."""
+    gateway.start(model_folder)
+    gateway.send(request("long", n_tokens=400))
+    next(gateway.events("long"))
+    assert gateway.close() == 0
+
+
+def test_model_that_cannot_load_is_reported(gateway: Gateway, tmp_path: Path) -> None:
+    """A start that fails says why, in a message, and the process ends."""
+    reply = gateway.start(tmp_path / "nothing here")
+    assert isinstance(reply, StartFailed)
+    assert "nothing here" in reply.message
+    assert gateway.close() == 1

@@ -1,0 +1,149 @@
+"""The command as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.tokenizers import write_piece_tokenizer
+
+COMMAND = (sys.executable, "-m", "gateway.cli")
+READY = re.compile(r"ready (http://127\.0\.0\.1:\d+)\n")
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *arguments], capture_output=True, text=True, timeout=30, check=False
+    )
+
+
+@contextmanager
+def serving(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Run `serve` and give the process and the URL it announces."""
+    process = subprocess.Popen(
+        [*COMMAND, "serve", "--port", "0", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        found = READY.fullmatch(process.stdout.readline())
+        assert found, process.communicate(timeout=10)
+        yield process, found[1]
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    write_piece_tokenizer(tmp_path / "tiny", [b"one", b" two"])
+    return str(tmp_path / "tiny")
+
+
+def test_serve_answers_and_ends_cleanly(model: str) -> None:
+    """One line on standard output when it answers; SIGTERM ends it with code 0."""
+    with serving("--backend", "echo", "--model", model) as (process, url):
+        with urllib.request.urlopen(f"{url}/ready") as reply:  # noqa: S310
+            assert reply.status == 200
+        body = {"model": "tiny", "messages": [{"role": "user", "content": "one two"}]}
+        request = urllib.request.Request(  # noqa: S310
+            f"{url}/v1/chat/completions", json.dumps(body).encode()
+        )
+        with urllib.request.urlopen(request) as reply:  # noqa: S310
+            content = json.load(reply)["choices"][0]["message"]["content"]
+        assert content == "one two"
+        process.send_signal(signal.SIGTERM)
+        output, log = process.communicate(timeout=10)
+    assert process.returncode == 0
+    assert output == ""
+    assert "POST /v1/chat/completions status=200" in log
+    assert "one two" not in log
+    assert "Traceback" not in log
+
+
+def test_an_interrupt_ends_it_too(model: str) -> None:
+    """Ctrl-C drains and exits with code 0."""
+    with serving("--backend", "echo", "--model", model) as (process, _):
+        process.send_signal(signal.SIGINT)
+        _, log = process.communicate(timeout=10)
+    assert process.returncode == 0
+    assert "Traceback" not in log
+
+
+def test_flags_win_over_the_file(model: str, tmp_path: Path) -> None:
+    """A setting in both places has the flag's value."""
+    config = tmp_path / "config.toml"
+    config.write_text('[server]\nserved_model_name = "file"\nmax_choices = 1\n', encoding="utf-8")
+    arguments = ("--config", str(config), "--served-model-name", "flag")
+    with (
+        serving("--backend", "echo", "--model", model, *arguments) as (_, url),
+        urllib.request.urlopen(f"{url}/v1/models") as reply,  # noqa: S310
+    ):
+        listed = json.load(reply)
+    assert [card["id"] for card in listed["data"]] == ["flag"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("nonsense",),
+        ("serve", "--nonsense"),
+        ("serve", "extra"),
+        ("serve", "--port", "x"),
+        ("serve", "--port", "70000"),
+        ("serve", "--host", "0.0.0.0"),  # noqa: S104
+        ("serve", "--host", "example.org"),
+        ("serve", "--config", "/nonexistent.toml"),
+        ("serve", "--kv-memory", "lots"),
+        ("serve", "--dtype", "int3"),
+        ("serve", "--threads", "0"),
+        ("serve", "--drain-seconds", "-1"),
+        ("serve", "--drain-seconds", "nan"),
+        ("serve", "--served-model-name", ""),
+        ("serve", "--model", "/nonexistent/model"),
+        ("serve", "--model", "./nonexistent.gguf"),
+        ("serve", "--model", "/"),
+    ],
+)
+def test_bad_input_is_one_line_and_code_2(arguments: tuple[str, ...]) -> None:
+    """Whatever is wrong with the command line is one line on standard error."""
+    done = run(*arguments)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert re.fullmatch(r"prefixcache: [^\n]+\n", done.stderr)
+
+
+def test_a_start_that_fails_is_one_line_and_code_1(tmp_path: Path) -> None:
+    """What is right as input and does not work is another code."""
+    done = run("serve", "--backend", "echo", "--model", str(tmp_path), "--log-level", "error")
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert re.fullmatch(r"prefixcache: [^\n]*tokenizer[^\n]*\n", done.stderr)
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("serve", "--help")])
+def test_help_ends_with_an_example(arguments: tuple[str, ...]) -> None:
+    """Help goes to standard output, says what is there and how it is used."""
+    done = run(*arguments)
+    assert done.returncode == 0
+    assert re.search(r"Example: prefixcache serve [^\n]+\n\Z", done.stdout)
+
+
+def test_the_gateway_does_not_import_torch() -> None:
+    """Only the worker pays for torch: the gateway's process never loads it."""
+    code = "import sys, gateway.app, gateway.cli; sys.exit('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], env=os.environ, timeout=60, check=False)
+    assert done.returncode == 0

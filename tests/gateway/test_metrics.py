@@ -1,0 +1,58 @@
+"""What a scrape shows."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from pathlib import Path
+from typing import Any
+
+from tests.support.gateways import MODEL, echo_backend, running_gateway
+
+TEXT = "/v1/completions"
+
+
+async def test_a_fresh_server_shows_zeros(tmp_path: Path) -> None:
+    """Before any traffic every counter is there and is 0, and nothing is NaN."""
+    async with running_gateway(echo_backend(tmp_path)) as gateway:
+        counters = await gateway.counters()
+    for name in ("prompt_tokens", "cached_tokens", "computed_tokens", "output_tokens"):
+        assert counters[f"prefixcache_{name}_total"] == 0
+    for name in ("evicted_blocks", "preemptions", "worker_restarts", "client_closed"):
+        assert counters[f"prefixcache_{name}_total"] == 0
+    for state in ("free", "cached", "held"):
+        assert counters[f'prefixcache_pool_blocks{{state="{state}"}}'] == 0
+    assert counters["prefixcache_requests_running"] == 0
+    assert counters["prefixcache_requests_waiting"] == 0
+    assert counters["prefixcache_ready"] == 1
+    assert not any(math.isnan(value) for value in counters.values())
+
+
+async def test_requests_and_tokens_are_counted(tmp_path: Path) -> None:
+    """Routes are counted by status, tokens once each, and times once per output."""
+    async with running_gateway(echo_backend(tmp_path)) as gateway:
+        body = {"model": MODEL, "prompt": "one two three"}
+        for _ in range(2):
+            await gateway.post(TEXT, body)
+        await gateway.post(TEXT, {"model": MODEL})
+        await gateway.post("/nowhere/secret", {})
+        counters = await gateway.counters()
+    route = 'prefixcache_http_requests_total{route="%s",status="%d"}'
+    assert counters[route % (TEXT, 200)] == 2
+    assert counters[route % (TEXT, 400)] == 1
+    assert counters[route % ("none", 404)] == 1
+    assert counters["prefixcache_prompt_tokens_total"] == 6
+    assert counters["prefixcache_cached_tokens_total"] == 2
+    assert counters["prefixcache_output_tokens_total"] == 6
+    assert counters["prefixcache_time_to_first_token_seconds_count"] == 2
+    assert counters["prefixcache_inter_token_seconds_count"] == 4
+
+
+async def test_two_gateways_in_one_process_count_for_themselves(tmp_path: Path) -> None:
+    """There is no global registry: a second server starts at zero."""
+    async with running_gateway(echo_backend(tmp_path)) as first:
+        await first.post(TEXT, {"model": MODEL, "prompt": "one"})
+        async with running_gateway(echo_backend(tmp_path)) as second:
+            counters: Any
+            _, counters = await asyncio.gather(first.counters(), second.counters())
+    assert counters["prefixcache_prompt_tokens_total"] == 0

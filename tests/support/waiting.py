@@ -1,0 +1,13 @@
+"""Waiting for something to become true."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+
+async def until(condition: Callable[[], object], seconds: float = 5) -> None:
+    """Return once `condition` is true; TimeoutError when it is not in time."""
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110 - conditions are plain values, not events
+            await asyncio.sleep(0.005)
