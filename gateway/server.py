@@ -71,10 +71,7 @@ async def serve(
         clock=time.perf_counter,
         wall_clock=time.time,
     )
-    runner = web.AppRunner(
-        make_app(service), handler_cancellation=True, shutdown_timeout=_LAST_WORDS_SECONDS
-    )
-    await runner.setup()
+    runner = await make_runner(service)
     try:
         listener = await open_listener(runner, config)
         if await _is_started(service, signals):
@@ -86,6 +83,15 @@ async def serve(
         await service.close()
         await runner.cleanup()
     return 128 + (signals.last_signal or 0) if is_hurried else 0
+
+
+async def make_runner(service: Service) -> web.AppRunner:
+    """Return the application around `service`, ready for connections; a disconnect cancels."""
+    runner = web.AppRunner(
+        make_app(service), handler_cancellation=True, shutdown_timeout=_LAST_WORDS_SECONDS
+    )
+    await runner.setup()
+    return runner
 
 
 async def open_listener(runner: web.AppRunner, config: GatewayConfig) -> asyncio.Server:

@@ -14,7 +14,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from prefixcache.errors import TemplateError
-from prefixcache.text.tokenizer import Located, Tokenizer
+from prefixcache.text.tokenizer import Tokenizer
 
 Message = Mapping[str, object]
 
@@ -33,7 +33,7 @@ class ControlTokens:
     Control tokens are the special tokens and, of the other added tokens, those that the
     template writes by itself (<tool_call>, say). The latter stay tokens in messages of the
     assistant, whose own output they are. A spelling of one character is left alone.
-    Design: prefixcache/design/0003-control-tokens.md.
+    Design: prefixcache/design/0004-control-tokens.md.
     """
 
     def __init__(self, tokenizer: Tokenizer, literals: Iterable[str]) -> None:
@@ -85,7 +85,8 @@ class ControlTokens:
         plain: list[int] = []
         start = 0
         for token in self._tokenizer.locate(prompt):
-            if self._is_written_out(token, prompt):
+            is_broken = mark in prompt[token.start : token.end]  # joined again by a normalizer
+            if token.token_id in self._tokenizer.added_tokens and not is_broken:
                 ids += self._text_ids(prompt[start : token.start], plain, mark, is_first=start == 0)
                 ids.append(token.token_id)
                 plain, start = [], token.end
@@ -100,15 +101,6 @@ class ControlTokens:
 
     def _of(self, message: Message) -> _Spellings:
         return self._for_assistant if message.get("role") == "assistant" else self._for_others
-
-    def _is_written_out(self, token: Located, prompt: str) -> bool:
-        """Whether `token` is an added one and stands where its spelling stands, unbroken.
-
-        It may have taken in the white space around it.
-        """
-        added = self._tokenizer.added_tokens.get(token.token_id)
-        found = prompt[token.start : token.end].strip()
-        return added is not None and found == added.spelling.strip()
 
     def _text_ids(self, text: str, plain: list[int], mark: str, *, is_first: bool) -> list[int]:
         if mark not in text:
@@ -166,9 +158,10 @@ class _Spellings:
         return any(tail[start:] in self._starts for start in range(len(tail)))
 
     def _is_hidden_in(self, text: str) -> bool:
-        """Whether a spelling appears when the tokenizer normalizes `text` (full-width letters)."""
-        normal = self._tokenizer.normalized(text)
-        return normal != text and bool(self._any.search(normal)) and not self._any.search(text)
+        """Whether normalizing `text` brings out more spellings (from full-width letters, say)."""
+        rest = self._any.sub(" ", text)
+        normal = self._tokenizer.normalized(rest)
+        return normal != rest and bool(self._any.search(normal))
 
 
 def _texts(value: object) -> Iterator[str]:

@@ -71,7 +71,7 @@ class Gateway:
         return parts
 
     def start(self, model: Path) -> ToGateway:
-        self.send(Start(EngineConfig(model=str(model), kv_memory_bytes=1 << 20)))
+        self.send(Start(EngineConfig(model=str(model), kv_memory_bytes=1 << 20, threads=1)))
         while isinstance(message := self.receive(), Progress):
             pass
         return message

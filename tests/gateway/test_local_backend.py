@@ -90,6 +90,17 @@ async def test_progress_is_passed_on() -> None:
         assert lines == ["loading nothing"]
 
 
+async def test_the_worker_prints_to_standard_error_alone(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Standard output is the gateway's: what a worker prints there is moved."""
+    async with local_backend():
+        pass
+    printed = capfd.readouterr()
+    assert printed.out == ""
+    assert "must not reach" in printed.err
+
+
 async def test_death_fails_what_is_in_flight_and_the_worker_comes_back() -> None:
     """When the worker dies, its requests end with WORKER_DIED and later ones are served."""
     restarts: list[int] = []

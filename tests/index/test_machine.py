@@ -26,7 +26,6 @@ from prefixcache.types import PoolCounts
 from tests.index.fake_kv import FakeKV
 from tests.index.reference import Claim, Ids, Reference
 
-BLOCK = 2
 NAMESPACES = [Namespace(), Namespace(tenant="b"), Namespace(tenant="b", adapter="x")]
 SCOPES = {
     Scope.model("default"): NAMESPACES,
@@ -35,8 +34,8 @@ SCOPES = {
     Scope.namespace(NAMESPACES[0]): NAMESPACES[:1],
 }
 NAMES = st.sampled_from(NAMESPACES)
-IDS = st.lists(st.integers(0, 1), min_size=1, max_size=9).map(tuple)
-MORE = st.lists(st.integers(0, 1), max_size=7).map(tuple)
+BITS = st.lists(st.integers(0, 1), max_size=5).map(tuple)
+IDS = st.builds(lambda n_zeros, rest: (0,) * n_zeros + rest, st.integers(1, 6), BITS)
 
 
 def n_shared(a: Ids, b: Ids) -> int:
@@ -58,16 +57,17 @@ class TokenExactMachine(RuleBasedStateMachine):
     """A hit is KV that was really computed from these tokens, and nothing leased is lost."""
 
     running = Bundle("running")
+    block = 3
     pool_blocks: tuple[int, ...] = (8, 7)
     growth_blocks = 3
     token_exact = True
 
     def __init__(self) -> None:
         super().__init__()
-        self.kv = FakeKV(BLOCK, len(self.pool_blocks))
+        self.kv = FakeKV(self.block, len(self.pool_blocks))
         self.cache = PrefixCache(
             pool_blocks=self.pool_blocks,
-            block_size_tokens=BLOCK,
+            block_size_tokens=self.block,
             growth_blocks=self.growth_blocks,
             token_exact_reuse=self.token_exact,
             copy_block=self.kv.copy_block,
@@ -79,14 +79,35 @@ class TokenExactMachine(RuleBasedStateMachine):
     def acquire(
         self, namespace: Namespace, ids: Ids, read: bool, store: bool
     ) -> Running | MultipleResults[Running]:
+        request = self.start(namespace, ids, read=read, store=store)
+        return multiple() if request is None else request
+
+    @rule(target=running, namespace=NAMES, ids=IDS)
+    def acquire_and_commit(
+        self, namespace: Namespace, ids: Ids
+    ) -> Running | MultipleResults[Running]:
+        request = self.start(namespace, ids, read=True, store=True)
+        if request is None:
+            return multiple()
+        self.commit(request)
+        return request
+
+    @rule(namespace=NAMES, ids=IDS)
+    def run_to_the_end(self, namespace: Namespace, ids: Ids) -> None:
+        request = self.start(namespace, ids, read=True, store=True)
+        if request is not None:
+            self.commit(request)
+            self.release(request, again=False)
+
+    def start(self, namespace: Namespace, ids: Ids, *, read: bool, store: bool) -> Running | None:
         before = self.all_counts()
         request = self.try_acquire(namespace, ids, read=read, store=store)
         if request is None:
             assert before == self.all_counts()
-            return multiple()
+            return None
         lease = request.lease
         assert lease.cached_tokens < len(ids)
-        assert lease.capacity_tokens == -(-len(ids) // BLOCK) * BLOCK
+        assert lease.capacity_tokens == -(-len(ids) // self.block) * self.block
         self.kv.assert_holds(lease, ids[: lease.cached_tokens])
         self.kv.write(lease, ids, lease.cached_tokens)
         self.live.append(request)
@@ -96,7 +117,7 @@ class TokenExactMachine(RuleBasedStateMachine):
         self, namespace: Namespace, ids: Ids, *, read: bool, store: bool
     ) -> Running | None:
         promised = self.cache.match_length(namespace, pack(ids)) if read else 0
-        has_room = self.n_free * BLOCK >= len(ids)
+        has_room = self.n_free * self.block >= len(ids)
         try:
             lease = self.cache.acquire(namespace, pack(ids), read=read, store=store)
         except PoolExhaustedError:
@@ -105,7 +126,7 @@ class TokenExactMachine(RuleBasedStateMachine):
         assert lease.cached_tokens == promised or (lease.cached_tokens < promised and not has_room)
         return Running(lease, ids, store)
 
-    @rule(request=running, more=MORE)
+    @rule(request=running, more=BITS)
     def extend(self, request: Running, more: Ids) -> None:
         ids = request.ids + more
         if request not in self.live:
@@ -125,7 +146,7 @@ class TokenExactMachine(RuleBasedStateMachine):
         except PoolExhaustedError:
             return False
         except RequestTooLargeError:
-            assert len(ids) > min(self.pool_blocks) * BLOCK
+            assert len(ids) > min(self.pool_blocks) * self.block
             return False
         return True
 
@@ -137,7 +158,7 @@ class TokenExactMachine(RuleBasedStateMachine):
 
     def note_commit(self, request: Running) -> None:
         if request.stores:
-            request.n_committed = len(request.ids) // BLOCK * BLOCK
+            request.n_committed = len(request.ids) // self.block * self.block
             self.stored[request.lease.namespace].add(request.ids[: request.n_committed])
 
     @rule(request=consumes(running), again=st.booleans())
@@ -179,7 +200,7 @@ class TokenExactMachine(RuleBasedStateMachine):
     def look(self, namespace: Namespace, ids: Ids) -> None:
         found = self.cache.match_length(namespace, pack(ids))
         longest = max((n_shared(ids[:-1], known) for known in self.stored[namespace]), default=0)
-        longest = longest if self.token_exact else longest // BLOCK * BLOCK
+        longest = longest if self.token_exact else longest // self.block * self.block
         assert found <= longest
         if self.cache.stats().evicted_blocks == 0:
             assert found == longest
@@ -211,12 +232,13 @@ class TokenExactMachine(RuleBasedStateMachine):
 class ReferenceMachine(TokenExactMachine):
     """With whole blocks, every count, hit and refusal is what the reference says."""
 
+    block = 2
     pool_blocks: tuple[int, ...] = (8,)
     token_exact = False
 
     def __init__(self) -> None:
         super().__init__()
-        self.reference = Reference(min(self.pool_blocks), BLOCK, self.growth_blocks)
+        self.reference = Reference(min(self.pool_blocks), self.block, self.growth_blocks)
 
     def try_acquire(
         self, namespace: Namespace, ids: Ids, *, read: bool, store: bool
@@ -231,7 +253,7 @@ class ReferenceMachine(TokenExactMachine):
 
     def try_extend(self, request: Running, ids: Ids) -> bool:
         assert request.claim is not None
-        fits = len(ids) <= min(self.pool_blocks) * BLOCK
+        fits = len(ids) <= min(self.pool_blocks) * self.block
         expected = fits and self.reference.extend(request.claim, ids, self.n_free)
         done = super().try_extend(request, ids)
         assert done == expected
@@ -288,7 +310,7 @@ def test_the_index_equals_plain_structures(machine: type[TokenExactMachine]) -> 
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=int(os.environ.get("PREFIXCACHE_EXAMPLES", "80")),
+            max_examples=int(os.environ.get("PREFIXCACHE_EXAMPLES", "150")),
             stateful_step_count=40,
             deadline=None,
             suppress_health_check=[HealthCheck.too_slow],

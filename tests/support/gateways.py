@@ -10,15 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import aiohttp
-from aiohttp import web
 from openai import AsyncOpenAI
 
-from gateway.app import make_app
 from gateway.backends.base import Backend
 from gateway.backends.echo import EchoBackend
 from gateway.config import GatewayConfig
 from gateway.metrics import Metrics
-from gateway.server import open_listener, url_of
+from gateway.server import make_runner, open_listener, url_of
 from gateway.service import Service
 from tests.support.tokenizers import write_piece_tokenizer
 
@@ -73,8 +71,7 @@ async def running_gateway(
         wall_clock=time.time,
     )
     await service.start()
-    runner = web.AppRunner(make_app(service), handler_cancellation=True, shutdown_timeout=1)
-    await runner.setup()
+    runner = await make_runner(service)
     listener = await open_listener(runner, config)
     url = url_of(listener)
     openai = AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)

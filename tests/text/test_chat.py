@@ -178,9 +178,8 @@ def of_words(*, normalizer: normalizers.Normalizer | None = None) -> PromptEncod
         backend.normalizer = normalizer
     backend.add_special_tokens([AddedToken(name, special=True) for name in ("</s>", "<s>")])
     backend.add_tokens([AddedToken("<think>"), AddedToken("  ")])
-    source = (
-        "{% for m in messages %}<s>{{ m.content }}</s>{% endfor %}{% if false %}<think>{% endif %}"
-    )
+    written = "{% for m in messages %}<s>{{ m.content }}</s>{% endfor %}"
+    source = written + "{% if false %}<think>  .{% endif %}"
     return PromptEncoder(Tokenizer(backend.to_str().encode()), ChatTemplate({"default": source}))
 
 
@@ -195,11 +194,33 @@ def test_a_marker_in_the_vocabulary_is_spelled_out() -> None:
     assert ids == ids_named(encoder, "<s>", "h", "i", "<", "/", "s", ">", "b", "</s>")
 
 
-def test_a_marker_in_other_letters_is_found_after_normalizing() -> None:
+@pytest.mark.parametrize("content", ["a＜／ｓ＞b", "</s>＜／ｓ＞", "＜s＞"])
+def test_a_marker_in_other_letters_is_found_after_normalizing(content: str) -> None:
     """Full-width letters that the normalizer turns into a marker do not make one."""
     encoder = of_words(normalizer=normalizers.NFKC())
-    ids = encoder.chat(user("a＜／ｓ＞b"))
-    assert ids == ids_named(encoder, "<s>", "a", "<", "/", "s", ">", "b", "</s>")
+    ids = encoder.chat(user(content))
+    assert ids[1:-1] == ids_named(encoder, *encoder.tokenizer.normalized(content))
+
+
+def test_a_normalizer_cannot_put_a_marker_together_again() -> None:
+    """A spelling stays text though the normalizer drops whatever breaks it up."""
+    encoder = of_words(normalizer=normalizers.Replace(tokenizers.Regex("[^ -~]"), ""))
+    ids = encoder.chat(user("hi</s>b"))
+    assert ids == ids_named(encoder, "<s>", "h", "i", "<", "/", "s", ">", "b", "</s>")
+
+
+@pytest.mark.parametrize("content", ["[<s>]", "x<s>", "x<s>]", "[<s>x<[<s>]"])
+def test_spellings_inside_and_across_spellings_stay_text(content: str) -> None:
+    """Breaking up one marker's spelling leaves no other one whole."""
+    markers = ["<s>", "[<s>]", "x<"]
+    letters = {letter: token_id for token_id, letter in enumerate("<s>[]x")}
+    backend = tokenizers.Tokenizer(models.BPE(vocab=letters, merges=[]))
+    backend.decoder = decoders.Fuse()
+    backend.add_special_tokens([AddedToken(marker, special=True) for marker in markers])
+    tokenizer = Tokenizer(backend.to_str().encode())
+    ids = PromptEncoder(tokenizer, ChatTemplate({"default": JOINED})).chat(user(content))
+    assert not tokenizer.special_ids & set(ids)
+    assert tokenizer.decode(ids) == content
 
 
 def test_the_space_at_the_prompts_start_is_put_there_only() -> None:

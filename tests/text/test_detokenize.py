@@ -145,7 +145,9 @@ def bytewise() -> Tokenizer:
     others = [byte for byte in range(256) if byte not in letters]
     vocabulary = {chr(byte): byte for byte in letters}
     vocabulary |= {chr(0x100 + index): byte for index, byte in enumerate(others)}
-    return made(models.BPE(vocab=vocabulary, merges=[]), decoders.ByteLevel(), ["<end>"])
+    return made(
+        models.BPE(vocab=vocabulary, merges=[]), decoders.ByteLevel(), ["<end>", "<the end é>"]
+    )
 
 
 def fallback() -> Tokenizer:
@@ -197,6 +199,13 @@ def test_skipped_special_tokens_do_not_end_a_character() -> None:
     assert end is not None
     assert "".join(streamed(BYTEWISE, [0xC3, end, 0xA9])) == "é"
     assert "".join(streamed(BYTEWISE, [0xC3, end, 0xA9], skip=False)) == "\ufffd<end>\ufffd"
+
+
+def test_added_tokens_that_are_no_byte_letters_are_their_own_text() -> None:
+    """An added token with a space in it streams as it decodes."""
+    token_id = BYTEWISE.id_of("<the end é>")
+    assert token_id is not None
+    assert "".join(streamed(BYTEWISE, [0x41, token_id], skip=False)) == "A<the end é>"
 
 
 def test_output_ends_at_a_stop_string_across_tokens(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""Measure a running server by its URL."""

@@ -1,0 +1,150 @@
+"""Time to first token, cold and warm, beside the least that the warm one can cost."""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import aiohttp
+
+from gateway.client.streaming import BenchError, timed_completion
+from prefixcache.bench import StraightStep
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Medians over the repeats, in seconds, for one length of the shared prefix."""
+
+    prefix_tokens: int
+    new_tokens: int
+    repeats: int
+    cold_seconds: float  # nothing cached
+    warm_seconds: float  # the prefix cached, the new tokens computed
+    straight_seconds: float  # the same new tokens, fed straight to a store that holds the prefix
+    cold_to_warm: float
+    warm_to_straight: float  # median of the ratios pair by pair
+
+
+class PromptMaker:
+    """Random prompts of exact lengths, as text: words that are one token each."""
+
+    def __init__(self, straight: StraightStep, rng: random.Random) -> None:
+        self._straight = straight
+        self._rng = rng
+        candidates = (f" {word}" for word in WORDS)
+        self._words = [word for word in candidates if len(self.token_ids(word)) == 1]
+
+    def text(self, n_tokens: int) -> str:
+        """Return fresh text of `n_tokens` tokens."""
+        return "".join(self._rng.choices(self._words, k=n_tokens))
+
+    def token_ids(self, text: str) -> list[int]:
+        """Return the ids that the server will see for `text`."""
+        return self._straight.tokenizer.encode(text)
+
+
+async def measure(
+    url: str,
+    straight: StraightStep,
+    *,
+    prefix_tokens: Sequence[int],
+    new_tokens: int,
+    repeats: int,
+    seed: int,
+) -> list[Row]:
+    """Measure every prefix length, cold, warm and straight in turn, with fresh prompts.
+
+    Raises:
+        BenchError: the server does not answer as expected, or computed other tokens.
+    """
+    maker = PromptMaker(straight, random.Random(seed))
+    timeout = aiohttp.ClientTimeout(total=600)
+    async with aiohttp.ClientSession(timeout=timeout) as session:
+        model = await _model(session, url)
+        rows = []
+        for n_prefix in prefix_tokens:
+            turns = [
+                await _turn(session, url, model, straight, maker, n_prefix, new_tokens)
+                for _ in range(repeats + 1)
+            ]
+            rows.append(_row(turns[1:], n_prefix, new_tokens))  # the first one warms up
+    return rows
+
+
+async def _model(session: aiohttp.ClientSession, url: str) -> str:
+    async with session.get(f"{url}/v1/models") as response:
+        listing = await response.json()
+    model: str = listing["data"][0]["id"]
+    return model
+
+
+async def _turn(
+    session: aiohttp.ClientSession,
+    url: str,
+    model: str,
+    straight: StraightStep,
+    maker: PromptMaker,
+    n_prefix: int,
+    n_new: int,
+) -> tuple[float, float, float]:
+    """Return seconds (cold, warm, straight) for one fresh prefix."""
+    prefix = maker.text(n_prefix)
+    prompts = [prefix + maker.text(n_new) for _ in range(2)]
+    ids = [maker.token_ids(prompt) for prompt in prompts]
+    if any(len(each) != n_prefix + n_new for each in ids):
+        raise BenchError(f"made a prompt of {len(ids[0])} tokens, not {n_prefix + n_new}")
+    times = [
+        await timed_completion(session, url, model=model, prompt=prompt, max_tokens=2)
+        for prompt in prompts
+    ]
+    cached = [timed.cached_tokens for timed in times]
+    if cached[0] >= 16 or not n_prefix <= cached[1] < n_prefix + n_new:
+        raise BenchError(f"expected a miss and a hit of {n_prefix} tokens; cached were {cached}")
+    straight.fill(ids[1][: cached[1]])
+    least = straight.seconds(ids[1][cached[1] :], cached[1])
+    return times[0].first_token_seconds, times[1].first_token_seconds, least
+
+
+def _row(turns: Sequence[tuple[float, float, float]], n_prefix: int, n_new: int) -> Row:
+    cold, warm, least = (statistics.median(column) for column in zip(*turns, strict=True))
+    return Row(
+        prefix_tokens=n_prefix,
+        new_tokens=n_new,
+        repeats=len(turns),
+        cold_seconds=round(cold, 4),
+        warm_seconds=round(warm, 4),
+        straight_seconds=round(least, 4),
+        cold_to_warm=round(statistics.median(turn[0] / turn[1] for turn in turns), 2),
+        warm_to_straight=round(statistics.median(turn[1] / turn[2] for turn in turns), 3),
+    )
+
+
+def as_table(rows: Sequence[Row]) -> str:
+    """Return the rows as text for a terminal."""
+    lines = [
+        f"{'prefix':>8}{'new':>6}{'cold s':>10}{'warm s':>10}{'straight s':>12}{'cold/warm':>11}{'warm/straight':>15}"
+    ]
+    for row in rows:
+        lines.append(
+            f"{row.prefix_tokens:>8}{row.new_tokens:>6}{row.cold_seconds:>10.3f}"
+            f"{row.warm_seconds:>10.3f}{row.straight_seconds:>12.3f}{row.cold_to_warm:>11.1f}"
+            f"{row.warm_to_straight:>15.2f}"
+        )
+    return "\n".join(lines)
+
+
+def as_data(rows: Sequence[Row]) -> list[dict[str, object]]:
+    """Return the rows ready for JSON."""
+    return [asdict(row) for row in rows]
+
+
+WORDS = (
+    "time year people way day man thing woman life child world school state family student group"
+    " country problem hand part place case week company system program question work number night"
+    " point home water room mother area money story fact month lot right study book eye job word"
+    " business issue side kind head house service friend father power hour game line end member law"
+    " car city community name team minute idea kid body information back parent face others level"
+    " office door health person art war history party result change morning reason research girl"
+).split()
