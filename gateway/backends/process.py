@@ -145,6 +145,7 @@ async def _spawn(command: Sequence[str]) -> Process:
         return await asyncio.create_subprocess_exec(
             *command,
             stdin=asyncio.subprocess.DEVNULL,
+            stdout=_STANDARD_ERROR,
             start_new_session=True,
         )
     except OSError as error:

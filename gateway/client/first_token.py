@@ -13,6 +13,16 @@ from gateway.client.streaming import BenchError, timed_completion
 from prefixcache.bench import StraightStep
 
 
+WORDS = """
+    time year people way day man thing woman life child world school state family student group
+    country problem hand part place case week company system program question work number night
+    point home water room mother area money story fact month lot right study book eye job word
+    business issue side kind head house service friend father power hour game line end member law
+    car city community name team minute idea kid body information back parent face others level
+    office door health person art war history party result change morning reason research girl
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """Medians over the repeats, in seconds, for one length of the shared prefix."""
@@ -33,7 +43,7 @@ class PromptMaker:
     def __init__(self, straight: StraightStep, rng: random.Random) -> None:
         self._straight = straight
         self._rng = rng
-        candidates = (f" {word}" for word in WORDS)
+        candidates = (f" {word}" for word in WORDS.split())
         self._words = [word for word in candidates if len(self.token_ids(word)) == 1]
 
     def text(self, n_tokens: int) -> str:
@@ -59,7 +69,7 @@ async def measure(
     Raises:
         BenchError: the server does not answer as expected, or computed other tokens.
     """
-    maker = PromptMaker(straight, random.Random(seed))
+    maker = PromptMaker(straight, random.Random(seed))  # noqa: S311 (prompts, not secrets)
     timeout = aiohttp.ClientTimeout(total=600)
     async with aiohttp.ClientSession(timeout=timeout) as session:
         model = await _model(session, url)
@@ -123,28 +133,23 @@ def _row(turns: Sequence[tuple[float, float, float]], n_prefix: int, n_new: int)
 
 def as_table(rows: Sequence[Row]) -> str:
     """Return the rows as text for a terminal."""
-    lines = [
-        f"{'prefix':>8}{'new':>6}{'cold s':>10}{'warm s':>10}{'straight s':>12}{'cold/warm':>11}{'warm/straight':>15}"
-    ]
+    heads = ("prefix", "new", "cold s", "warm s", "straight s", "cold/warm", "warm/straight")
+    lines = ["  ".join(heads)]
     for row in rows:
-        lines.append(
-            f"{row.prefix_tokens:>8}{row.new_tokens:>6}{row.cold_seconds:>10.3f}"
-            f"{row.warm_seconds:>10.3f}{row.straight_seconds:>12.3f}{row.cold_to_warm:>11.1f}"
-            f"{row.warm_to_straight:>15.2f}"
+        cells = (
+            f"{row.prefix_tokens}",
+            f"{row.new_tokens}",
+            f"{row.cold_seconds:.3f}",
+            f"{row.warm_seconds:.3f}",
+            f"{row.straight_seconds:.3f}",
+            f"{row.cold_to_warm:.1f}",
+            f"{row.warm_to_straight:.2f}",
         )
+        pairs = zip(cells, heads, strict=True)
+        lines.append("  ".join(cell.rjust(len(head)) for cell, head in pairs))
     return "\n".join(lines)
 
 
 def as_data(rows: Sequence[Row]) -> list[dict[str, object]]:
     """Return the rows ready for JSON."""
     return [asdict(row) for row in rows]
-
-
-WORDS = (
-    "time year people way day man thing woman life child world school state family student group"
-    " country problem hand part place case week company system program question work number night"
-    " point home water room mother area money story fact month lot right study book eye job word"
-    " business issue side kind head house service friend father power hour game line end member law"
-    " car city community name team minute idea kid body information back parent face others level"
-    " office door health person art war history party result change morning reason research girl"
-).split()
