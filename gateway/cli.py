@@ -18,6 +18,7 @@ from gateway.backends.echo import EchoBackend
 from gateway.backends.local import LocalBackend
 from gateway.config import GatewayConfig, Settings, load_config, parse_bytes
 from gateway.errors import StartError
+from gateway.lazy import LazyGroup
 from gateway.metrics import Metrics
 from gateway.server import StopSignals, serve
 from prefixcache.config import EngineConfig
@@ -61,7 +62,11 @@ def read_amount(
         raise click.BadParameter(f"{error.value!r}: {error.reason}", context, parameter) from error
 
 
-@click.group(epilog="Example: prefixcache serve --port 8000")
+@click.group(
+    cls=LazyGroup,
+    later={"bench": "gateway.bench:bench"},
+    epilog="Example: prefixcache serve --port 8000",
+)
 def commands() -> None:
     """Serve a chat model and read each prompt prefix once."""
 

@@ -197,4 +197,4 @@ class Service:
             yield index, event
 
     async def _in_thread(self, work: Callable[[], _T]) -> _T:
-        return work()
+        return await asyncio.get_running_loop().run_in_executor(self._encoding, work)

@@ -100,7 +100,7 @@ class EchoBackend:
         except (OSError, PrefixCacheError) as error:
             raise StartError(f"no tokenizer can be read in {self._folder}: {error}") from error
         return ModelInfo(
-            name=self._folder.name,
+            name=self._folder.resolve().name,
             folder=str(self._folder),
             vocab_size=self._tokenizer.vocab_size,
             max_model_tokens=self._max_model_tokens,

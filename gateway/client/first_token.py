@@ -12,7 +12,6 @@ import aiohttp
 from gateway.client.streaming import BenchError, timed_completion
 from prefixcache.bench import StraightStep
 
-
 WORDS = """
     time year people way day man thing woman life child world school state family student group
     country problem hand part place case week company system program question work number night

@@ -21,7 +21,6 @@ from prefixcache.kv import KVLayout, KVStore
 from prefixcache.text import Tokenizer
 from prefixcache.types import ModelInfo
 
-
 HOST_SHARE = 0.25  # of the memory that is free at start
 HOST_LIMIT_BYTES = 4 * 1024**3
 DEVICE_SHARE = 0.8  # of what a GPU has free once the weights are there

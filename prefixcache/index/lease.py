@@ -24,7 +24,8 @@ class Lease:
     slack may go at any `acquire` or `extend` of another; so read them after those calls. Blocks
     that `acquire` or `extend` was asked for stay, until `commit` exchanges them for equal ones.
 
-    Besides `spans`, the first four attributes and `capacity_tokens`, all is the cache's.
+    For its holder are `id`, `namespace`, `generations`, `cached_tokens`, `is_live`,
+    `capacity_tokens` and `spans`. The rest is the cache's.
     """
 
     __slots__ = (

@@ -52,13 +52,16 @@ class Root(Node):
 
 
 class Match(NamedTuple):
-    """How far a prompt follows a tree."""
+    """How far a prompt follows a tree: whole blocks, then some tokens of one block more.
+
+    That last block is either the one after `edge_blocks` in `node` itself, or the first of a child.
+    """
 
     node: Node  # the deepest one of which at least a block matched; the start when none did
     n_blocks: int  # whole blocks matched, counted from position 0
     edge_blocks: int  # how many of the blocks of `node` are among them
-    source: Node | None = None  # where the block lies that shares the tokens after those: the one
-    shared_tokens: int = 0  # after `edge_blocks` in `node` itself, or the first of another node
+    source: Node | None = None  # where the last block lies; None: nothing is shared beyond
+    shared_tokens: int = 0  # how many leading tokens of it are shared
 
 
 def find(

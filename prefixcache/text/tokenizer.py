@@ -36,7 +36,8 @@ class Tokenizer:
     """A model's own tokenizer.
 
     Safe to use from many threads at once: nothing in it changes after it was made, and the
-    library beneath gives up the interpreter's lock while it encodes.
+    library beneath gives up the interpreter's lock while it encodes a batch (not in its `encode`
+    for one text, which is why a text is a batch of one here).
     """
 
     def __init__(self, definition: bytes, special_tokens: Mapping[str, str] | None = None) -> None:
@@ -89,12 +90,13 @@ class Tokenizer:
 
         Cost: linear in the text.
         """
-        encoding = self._backend.encode(_checked(text), add_special_tokens=add_special_tokens)
+        texts = [_checked(text)]
+        (encoding,) = self._backend.encode_batch_fast(texts, add_special_tokens=add_special_tokens)
         return list(encoding.ids)
 
     def locate(self, text: str) -> list[Located]:
         """Return what `encode` does, without the tokens it adds by itself, and their places."""
-        encoding = self._backend.encode(_checked(text), add_special_tokens=False)
+        (encoding,) = self._backend.encode_batch([_checked(text)], add_special_tokens=False)
         return [
             Located(token_id, start, end)
             for token_id, (start, end) in zip(encoding.ids, encoding.offsets, strict=True)
@@ -108,7 +110,8 @@ class Tokenizer:
             is_first: whether the prompt starts with it; some tokenizers put a space there.
         """
         encoder = self._first if is_first else self._later
-        return list(encoder.encode(_checked(text), add_special_tokens=False).ids)
+        (encoding,) = encoder.encode_batch_fast([_checked(text)], add_special_tokens=False)
+        return list(encoding.ids)
 
     def encode_characters(self, text: str) -> list[int]:
         """Return ids that spell `text` one character at a time, with nothing put before it."""

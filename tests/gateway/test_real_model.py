@@ -13,6 +13,7 @@ import aiohttp
 import openai
 import psutil
 import pytest
+from openai.types.chat import ChatCompletionMessageParam
 
 from gateway.backends.local import LocalBackend
 from gateway.metrics import Metrics
@@ -20,7 +21,10 @@ from prefixcache.config import EngineConfig
 from tests.support.gateways import MODEL, Gateway, running_gateway
 from tests.support.models import write_tiny_model
 
-SYSTEM = {"role": "system", "content": "You answer about the weather. " * 4}
+SYSTEM: ChatCompletionMessageParam = {
+    "role": "system",
+    "content": "You answer about the weather. " * 4,
+}
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +66,7 @@ async def test_second_request_reuses_the_first_ones_prompt(gateway: Gateway) -> 
     for question in ("rain today?", "rain tomorrow?"):
         answer = await gateway.openai.chat.completions.create(
             model=MODEL,
-            messages=[SYSTEM, {"role": "user", "content": question}],  # type: ignore[list-item]
+            messages=[SYSTEM, {"role": "user", "content": question}],
             max_tokens=8,
             temperature=0,
         )
@@ -75,7 +79,7 @@ async def test_second_request_reuses_the_first_ones_prompt(gateway: Gateway) -> 
     assert cached[1] >= 32
     stream = await gateway.openai.chat.completions.create(
         model=MODEL,
-        messages=[SYSTEM, {"role": "user", "content": "rain tomorrow?"}],  # type: ignore[list-item]
+        messages=[SYSTEM, {"role": "user", "content": "rain tomorrow?"}],
         max_tokens=8,
         temperature=0,
         stream=True,

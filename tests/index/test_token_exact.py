@@ -57,7 +57,8 @@ def test_of_many_children_the_one_that_shares_most_is_copied() -> None:
         bench.keep(1, 1, 1, 1, 5, third, 9, 9)
     assert bench.keep(1, 1, 1, 1, 5, 256, 8, 8) == 6
     assert bench.keep(1, 1, 1, 1, 5, 70_000, 9, 8) == 7
-    assert bench.keep(1, 1, 1, 1, 5, 7, 9, 10) == 7
+    assert bench.keep(1, 1, 1, 1, 5, 7, 9, 10, 0) == 7
+    assert bench.keep(1, 1, 1, 1, 5, 7, 8, 9, 0) == 6
     assert bench.keep(1, 1, 1, 1, 5, 3, 9, 9) == 5
     assert bench.keep(1, 1, 1, 1, 6, 7, 9, 9) == 4
     assert bench.keep(5, 1) == 0

@@ -6,7 +6,8 @@ import time
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import aiohttp
@@ -24,18 +25,26 @@ MODEL = "tiny"
 ConfigValue = str | int | float
 
 
-@dataclass(slots=True)
+@dataclass
 class Gateway:
     """A running gateway and ways to talk to it."""
 
     url: str
     service: Service
     http: aiohttp.ClientSession
-    openai: AsyncOpenAI
-    port: int = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.port = int(self.url.rsplit(":", 1)[1])
+    @property
+    def port(self) -> int:
+        return int(self.url.rsplit(":", 1)[1])
+
+    @cached_property
+    def openai(self) -> AsyncOpenAI:
+        """The official client; made when it is first used, for that takes longer than a test."""
+        return AsyncOpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0)
+
+    async def close(self) -> None:
+        if "openai" in vars(self):
+            await self.openai.close()
 
     async def post(self, path: str, body: object, **headers: str) -> tuple[int, dict[str, object]]:
         """Post JSON and return status and JSON."""
@@ -73,11 +82,11 @@ async def running_gateway(
     await service.start()
     runner = await make_runner(service)
     listener = await open_listener(runner, config)
-    url = url_of(listener)
-    openai = AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
     try:
-        async with aiohttp.ClientSession() as http, openai:
-            yield Gateway(url, service, http, openai)
+        async with aiohttp.ClientSession() as http:
+            gateway = Gateway(url_of(listener), service, http)
+            yield gateway
+            await gateway.close()
     finally:
         listener.close()
         await service.close()
