@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,17 +18,18 @@ from gateway.backends.base import Backend
 from gateway.backends.echo import EchoBackend
 from gateway.backends.local import LocalBackend
 from gateway.config import GatewayConfig, Settings, load_config, parse_bytes
-from gateway.errors import StartError
+from gateway.errors import GatewayError
 from gateway.lazy import LazyGroup
 from gateway.metrics import Metrics
 from gateway.server import StopSignals, serve
 from prefixcache.config import EngineConfig
-from prefixcache.errors import ConfigError
+from prefixcache.errors import ConfigError, PrefixCacheError
 
 _T = TypeVar("_T", bound=msgspec.Struct)
 _BAD_INPUT = 2
 _CANNOT_START = 1
 _DTYPES = ("auto", "float32", "bfloat16", "float16")
+_SPIN_COUNT = "1000"  # prefixcache/design/0005-short-spinning.md
 _LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -121,13 +123,15 @@ def serve_command(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command and exit: 2 and one line for bad input, 1 and one line for other trouble."""
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", _SPIN_COUNT)  # read when torch is loaded, later
     try:
         code = commands.main(arguments, prog_name="prefixcache", standalone_mode=False)
     except click.ClickException as error:
         _quit(error.format_message(), _BAD_INPUT)
     except ConfigError as error:
         _quit(str(error), _BAD_INPUT)
-    except StartError as error:
+    except (GatewayError, PrefixCacheError) as error:
         _quit(str(error), _CANNOT_START)
     except click.Abort:
         _quit("interrupted", _CANNOT_START)

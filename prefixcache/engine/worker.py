@@ -99,7 +99,8 @@ class Worker:
             while (message := self._connection.receive()) is not None:
                 self._inbox.put(message)
         except (WireError, OSError) as error:
-            logger.error("the connection to the gateway broke: %s", error)
+            if not self._is_stopping:  # then it is our own end that was closed
+                logger.error("the connection to the gateway broke: %s", error)
         self._inbox.put(Stop())
 
     def _apply_waiting(self) -> None:
