@@ -147,7 +147,8 @@ class PrefixCache:
     def extend(self, lease: Lease, n_tokens: int) -> None:
         """Make room for `n_tokens` tokens in all.
 
-        Takes `growth_blocks` more while they are free, else exactly what is needed.
+        Takes `growth_blocks` at a time, so that runs stay long, where free and cached blocks allow
+        it; else exactly what is needed.
 
         Raises:
             RequestTooLargeError, PoolExhaustedError: as `acquire`; the lease is unchanged.
@@ -160,7 +161,7 @@ class PrefixCache:
             self._room.require(missing, self._room.n_obtainable - lease.n_slack)
             self._leases.resize(lease, n_blocks=lease.n_blocks, n_needed=lease.n_blocks)
             portion = max(missing, self._growth_blocks)
-            self._room.take(lease, portion if portion <= self._pools.n_free else missing)
+            self._room.take(lease, portion if portion <= self._pools.n_obtainable else missing)
         self._leases.resize(lease, n_blocks=lease.n_blocks, n_needed=n_needed)
 
     def commit(self, lease: Lease, tokens: bytes) -> None:

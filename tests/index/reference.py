@@ -87,8 +87,8 @@ class Reference:
         claim.n_needed = n_needed
         return claim
 
-    def extend(self, claim: Claim, ids: Ids, n_free: int) -> bool:
-        """Make room for `ids`. `n_free`: free in the pool just now."""
+    def extend(self, claim: Claim, ids: Ids) -> bool:
+        """Make room for `ids`."""
         n_needed = max(self._blocks_for(ids), claim.n_needed)
         missing = n_needed - claim.n_blocks
         if not self._has_room(claim, missing):
@@ -96,7 +96,7 @@ class Reference:
         if missing > 0:
             claim.n_needed = claim.n_blocks
             portion = max(missing, self.growth_blocks)
-            self._take(claim, portion if portion <= n_free else missing)
+            self._take(claim, portion if portion <= self.available + self.cached else missing)
             self._n_slacks += 1
             claim.slack_since = self._n_slacks
         claim.n_needed = n_needed

@@ -14,39 +14,10 @@ from prefixcache.errors import (
     RequestTooLargeError,
     TokenIdError,
 )
-from prefixcache.index import Lease, LruPolicy, Namespace, PrefixCache, pack
-from prefixcache.index.tree import NodeId
-from prefixcache.types import PoolCounts, Span
+from prefixcache.index import Namespace, PrefixCache, pack
+from prefixcache.types import PoolCounts
 from tests.index.fake_kv import blocks_of
-
-NS = Namespace()
-
-
-def cache_of(n_blocks: int = 12, *, growth_blocks: int = 0) -> PrefixCache:
-    """Return a cache of blocks of two tokens, with reuse by whole blocks."""
-    return PrefixCache(
-        pool_blocks=[n_blocks],
-        block_size_tokens=2,
-        growth_blocks=growth_blocks,
-        token_exact_reuse=False,
-    )
-
-
-def hold(cache: PrefixCache, *ids: int, namespace: Namespace = NS) -> Lease:
-    """Start a request and commit its prompt."""
-    lease = cache.acquire(namespace, pack(ids))
-    cache.commit(lease, pack(ids))
-    return lease
-
-
-def keep(cache: PrefixCache, *ids: int, namespace: Namespace = NS) -> None:
-    """Run a request to its end."""
-    cache.release(hold(cache, *ids, namespace=namespace))
-    cache.check()
-
-
-def found(cache: PrefixCache, *ids: int, namespace: Namespace = NS) -> int:
-    return cache.match_length(namespace, pack(ids))
+from tests.index.small import NS, cache_of, found, hold, keep
 
 
 def test_a_stored_prefix_is_found_while_leased_and_after() -> None:
@@ -154,136 +125,6 @@ def test_a_refused_request_takes_and_touches_nothing() -> None:
     cache.release(held)
 
 
-def test_a_matched_path_does_not_make_room_for_its_own_request() -> None:
-    """What a request reuses is not evicted to hold the rest of it."""
-    cache = cache_of(5)
-    keep(cache, 1, 2, 3, 4)
-    keep(cache, 5, 6, 7, 8)
-    lease = cache.acquire(NS, pack([1, 2, 3, 4, 9, 9, 9, 9]))
-    assert lease.cached_tokens == 4
-    assert found(cache, 1, 2, 3, 4, 0) == 4
-    assert found(cache, 5, 6, 7, 8, 0) == 2
-    cache.check()
-
-
-def test_leased_blocks_survive_any_pressure() -> None:
-    """While a lease lives, its blocks are never handed to another prompt."""
-    cache = cache_of(6)
-    lease = hold(cache, 1, 1, 2, 2, 3)
-    for n in range(3, 60):
-        other = hold(cache, n, n, n, n)
-        assert not set(blocks_of(other)) & set(blocks_of(lease))
-        cache.release(other)
-    assert cache.evict(6) == 3
-    assert found(cache, 1, 1, 2, 2, 3) == 4
-    assert cache.counts() == PoolCounts(free=3, cached=0, held=3)
-
-
-def test_growth_comes_in_portions_while_blocks_are_free() -> None:
-    """A growing request takes consecutive blocks ahead of need."""
-    cache = cache_of(12, growth_blocks=4)
-    lease = cache.acquire(NS, pack([1, 2]))
-    assert lease.capacity_tokens == 2
-    cache.extend(lease, 3)
-    assert lease.capacity_tokens == 10
-    cache.extend(lease, 10)
-    assert cache.counts().held == 5
-    assert lease.spans() == (Span(blocks_of(lease)[0], 5),)
-
-
-def test_growth_takes_exactly_what_is_needed_when_blocks_are_short() -> None:
-    """Nothing is evicted for room that may never be used."""
-    cache = cache_of(6, growth_blocks=4)
-    keep(cache, 1, 2, 3, 4)
-    lease = cache.acquire(NS, pack([9, 9]))
-    cache.extend(lease, 3)
-    assert lease.capacity_tokens == 4
-    assert found(cache, 1, 2, 3, 4, 5) == 4
-
-
-def test_unused_growth_is_taken_back_before_a_request_is_refused() -> None:
-    """The last resort is what others took ahead of need, oldest first, as much as lacks."""
-    cache = cache_of(12, growth_blocks=4)
-    first, second = (cache.acquire(NS, pack([n])) for n in (1, 2))
-    cache.extend(first, 3)
-    cache.extend(second, 3)
-    assert cache.counts().free == 2
-    third = cache.acquire(NS, pack(range(10, 20)))
-    assert third.capacity_tokens == 10
-    assert (first.capacity_tokens, second.capacity_tokens) == (4, 10)
-    cache.check()
-    with pytest.raises(PoolExhaustedError):
-        cache.acquire(NS, pack(range(30, 40)))
-    assert second.capacity_tokens == 10
-    cache.check()
-
-
-def test_a_request_grows_into_its_own_slack_first() -> None:
-    """Its own room is never taken from it while it grows."""
-    cache = cache_of(6, growth_blocks=4)
-    lease = cache.acquire(NS, pack([1, 2]))
-    cache.extend(lease, 3)
-    before = blocks_of(lease)
-    cache.extend(lease, 12)
-    assert blocks_of(lease)[:5] == before
-    assert lease.capacity_tokens == 12
-    cache.check()
-
-
-def test_growth_takes_the_slack_of_others_not_its_own() -> None:
-    """Even where its own is the oldest."""
-    cache = cache_of(10, growth_blocks=4)
-    first, second = (cache.acquire(NS, pack([n])) for n in (1, 2))
-    cache.extend(first, 3)
-    cache.extend(second, 3)
-    cache.extend(first, 14)
-    assert (first.capacity_tokens, second.capacity_tokens) == (14, 6)
-    cache.check()
-
-
-def test_a_refused_extension_leaves_the_lease_as_it_was() -> None:
-    """Too large for ever and too large for now alike."""
-    cache = cache_of(6, growth_blocks=2)
-    other = hold(cache, 1, 2, 3, 4)
-    lease = cache.acquire(NS, pack([9, 9]))
-    cache.extend(lease, 3)
-    before = lease.spans(), lease.n_slack, cache.counts()
-    for n_tokens, error in ((13, RequestTooLargeError), (10, PoolExhaustedError)):
-        with pytest.raises(error):
-            cache.extend(lease, n_tokens)
-        assert before == (lease.spans(), lease.n_slack, cache.counts())
-    cache.release(other)
-    cache.extend(lease, 10)
-    cache.check()
-
-
-def test_writing_into_slack_makes_it_needed() -> None:
-    """Committed tokens are not taken back, though nobody asked for their room."""
-    cache = cache_of(6, growth_blocks=4)
-    lease = cache.acquire(NS, pack([1, 2]))
-    cache.extend(lease, 3)
-    cache.commit(lease, pack(range(7)))
-    cache.acquire(NS, pack([9, 9, 9]))
-    assert lease.capacity_tokens == 8
-    cache.check()
-
-
-def test_a_growing_request_lengthens_its_own_leaf() -> None:
-    """Thousands of commits make one node, as long as nobody else uses it."""
-    cache = cache_of(12)
-    lease = hold(cache, 1, 2)
-    leaf = lease.node
-    cache.extend(lease, 6)
-    cache.commit(lease, pack([1, 2, 3, 4]))
-    assert lease.node is leaf
-    other = hold(cache, 1, 2, 3, 4, 5)
-    cache.commit(lease, pack([1, 2, 3, 4, 5, 6]))
-    assert lease.node is not leaf
-    cache.check()
-    assert cache.counts().held == 4
-    cache.release(other)
-
-
 def test_equal_requests_end_up_with_one_copy() -> None:
     """Who commits second takes over the blocks of the first and gives its own back."""
     cache = cache_of(12)
@@ -311,19 +152,6 @@ def test_requests_that_part_late_merge_what_they_share() -> None:
     cache.check()
     assert cache.counts().held == 4
     assert found(cache, 1, 2, 3, 4, 5, 6, 0) == found(cache, 1, 2, 3, 4, 7, 8, 0) == 6
-
-
-def test_only_the_matched_part_of_an_edge_is_pinned() -> None:
-    """The rest of a long edge can be given up while a request uses its beginning."""
-    cache = cache_of(12)
-    keep(cache, *range(8))
-    lease = cache.acquire(NS, pack([0, 1, 2, 3, 9]))
-    assert cache.counts() == PoolCounts(free=7, cached=2, held=3)
-    assert cache.evict(12) == 2
-    keep(cache, 0, 1, 2, 3, 8, 8)
-    cache.release(lease)
-    assert cache.evict(12) == 3
-    assert cache.counts().free == 12
 
 
 def test_a_lease_keeps_its_path_when_its_node_is_split() -> None:
@@ -393,65 +221,6 @@ def test_more_than_there_is_room_for_cannot_be_committed() -> None:
     cache.check()
 
 
-def test_eviction_takes_the_longest_unused_first() -> None:
-    """A look-up does not count as use, a request does."""
-    cache = cache_of()
-    for n in (1, 2, 3):
-        keep(cache, n, n)
-    keep(cache, 1, 1, 1)
-    found(cache, 2, 2, 2)
-    assert cache.evict(1) == 1
-    assert [found(cache, n, n, n) for n in (1, 2, 3)] == [2, 0, 2]
-    assert cache.evict(1) == 1
-    assert [found(cache, n, n, n) for n in (1, 2, 3)] == [2, 0, 0]
-
-
-def test_eviction_takes_tails_before_what_they_build_on() -> None:
-    """Block by block from the end, and a parent only after its last child."""
-    cache = cache_of()
-    keep(cache, 1, 2, 3, 4, 5, 6)
-    keep(cache, 1, 2, 3, 4, 7, 8)
-    left = []
-    while cache.evict(1):
-        cache.check()
-        left.append([found(cache, 1, 2, 3, 4, end, end + 1, 0) for end in (5, 7)])
-    assert left == [[4, 6], [4, 4], [2, 2], [0, 0]]
-
-
-def test_eviction_of_more_than_there_is_gives_what_there_is() -> None:
-    """The answer tells how much went."""
-    cache = cache_of()
-    assert cache.evict(3) == 0
-    keep(cache, 1, 2, 3, 4)
-    assert cache.evict(100) == 2
-    assert cache.stats().evicted_blocks == 2
-
-
-def test_room_is_made_only_as_far_as_it_is_needed() -> None:
-    """A request evicts what it lacks and no block more."""
-    cache = cache_of(6)
-    keep(cache, *range(10))
-    lease = cache.acquire(NS, pack([50, 51, 52, 53, 54]))
-    assert lease.capacity_tokens == 6
-    assert cache.counts() == PoolCounts(free=0, cached=3, held=3)
-
-
-def test_a_conversation_alone_stays_one_run() -> None:
-    """Turn after turn, its blocks follow each other in the store."""
-    cache = PrefixCache(pool_blocks=[200], block_size_tokens=2, growth_blocks=8)
-    ids: list[int] = []
-    for turn in range(60):
-        ids += [turn, turn, turn]
-        lease = cache.acquire(NS, pack(ids))
-        assert lease.cached_tokens >= len(ids) - 5
-        ids += [turn, turn]
-        cache.extend(lease, len(ids))
-        cache.commit(lease, pack(ids))
-        assert len(lease.spans()) == 1
-        cache.release(lease)
-    cache.check()
-
-
 def test_each_layer_group_has_blocks_of_its_own() -> None:
     """Every position has one block in each group, and all groups move together."""
     cache = PrefixCache(pool_blocks=[9, 6], block_size_tokens=2, growth_blocks=0)
@@ -492,37 +261,3 @@ def test_settings_that_cannot_work_are_refused(
             block_size_tokens=block_size_tokens,
             growth_blocks=growth_blocks,
         )
-
-
-class Listing(LruPolicy):
-    """Remembers the length under which each node is listed."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.n_tokens: dict[NodeId, int] = {}
-
-    def add(self, node: NodeId, *, n_tokens: int, last_used: float) -> None:
-        super().add(node, n_tokens=n_tokens, last_used=last_used)
-        self.n_tokens[node] = n_tokens
-
-    def discard(self, node: NodeId) -> None:
-        super().discard(node)
-        self.n_tokens.pop(node, None)
-
-
-def test_a_policy_knows_the_length_of_each_leaf() -> None:
-    """Also after a leaf was split or lost its tail."""
-    policy = Listing()
-    cache = PrefixCache(
-        pool_blocks=[20], block_size_tokens=2, token_exact_reuse=False, policy=policy
-    )
-    keep(cache, *range(10))
-    assert sorted(policy.n_tokens.values()) == [10]
-    lease = hold(cache, 0, 1, 2, 3, 9)
-    assert sorted(policy.n_tokens.values()) == [6]
-    cache.evict(1)
-    assert sorted(policy.n_tokens.values()) == [4]
-    cache.release(lease)
-    cache.evict(2)
-    assert sorted(policy.n_tokens.values()) == [4]
-    assert found(cache, *range(10)) == 4

@@ -35,7 +35,7 @@ SCOPES = {
 }
 NAMES = st.sampled_from(NAMESPACES)
 BITS = st.lists(st.integers(0, 1), max_size=5).map(tuple)
-IDS = st.builds(lambda n_zeros, rest: (0,) * n_zeros + rest, st.integers(1, 6), BITS)
+IDS = st.builds(lambda n_zeros, rest: (0,) * n_zeros + rest, st.integers(1, 5), BITS)
 
 
 def n_shared(a: Ids, b: Ids) -> int:
@@ -58,7 +58,7 @@ class TokenExactMachine(RuleBasedStateMachine):
 
     running = Bundle("running")
     block = 3
-    pool_blocks: tuple[int, ...] = (8, 7)
+    pool_blocks: tuple[int, ...] = (9, 8)
     growth_blocks = 3
     token_exact = True
 
@@ -131,13 +131,13 @@ class TokenExactMachine(RuleBasedStateMachine):
         ids = request.ids + more
         if request not in self.live:
             return
-        before = self.all_counts(), request.lease.spans(0), request.lease.capacity_tokens
+        before = self.all_counts(), request.lease.spans(0), request.lease.n_slack
         if self.try_extend(request, ids):
             assert request.lease.capacity_tokens >= len(ids)
             self.kv.write(request.lease, ids, len(request.ids))
             request.ids = ids
         else:
-            after = self.all_counts(), request.lease.spans(0), request.lease.capacity_tokens
+            after = self.all_counts(), request.lease.spans(0), request.lease.n_slack
             assert before == after
 
     def try_extend(self, request: Running, ids: Ids) -> bool:
@@ -233,12 +233,13 @@ class ReferenceMachine(TokenExactMachine):
     """With whole blocks, every count, hit and refusal is what the reference says."""
 
     block = 2
-    pool_blocks: tuple[int, ...] = (8,)
+    pool_blocks: tuple[int, ...] = (11,)
     token_exact = False
 
     def __init__(self) -> None:
         super().__init__()
         self.reference = Reference(min(self.pool_blocks), self.block, self.growth_blocks)
+        self.probes: set[tuple[Namespace, Ids]] = set()  # whatever was ever stored
 
     def try_acquire(
         self, namespace: Namespace, ids: Ids, *, read: bool, store: bool
@@ -254,7 +255,7 @@ class ReferenceMachine(TokenExactMachine):
     def try_extend(self, request: Running, ids: Ids) -> bool:
         assert request.claim is not None
         fits = len(ids) <= min(self.pool_blocks) * self.block
-        expected = fits and self.reference.extend(request.claim, ids, self.n_free)
+        expected = fits and self.reference.extend(request.claim, ids)
         done = super().try_extend(request, ids)
         assert done == expected
         return done
@@ -263,6 +264,7 @@ class ReferenceMachine(TokenExactMachine):
         super().note_commit(request)
         assert request.claim is not None
         self.reference.commit(request.claim, request.ids)
+        self.probes.add((request.lease.namespace, (*request.ids, 0)))
 
     @rule(request=consumes(TokenExactMachine.running), again=st.booleans())
     def release(self, request: Running, again: bool) -> None:
@@ -289,6 +291,12 @@ class ReferenceMachine(TokenExactMachine):
     def look(self, namespace: Namespace, ids: Ids) -> None:
         super().look(namespace, ids)
         assert self.cache.match_length(namespace, pack(ids)) == self.reference.match(namespace, ids)
+
+    @invariant()
+    def exactly_the_blocks_of_the_reference_are_found(self) -> None:
+        for namespace, ids in self.probes:
+            found = self.cache.match_length(namespace, pack(ids))
+            assert found == self.reference.match(namespace, ids)
 
     @invariant()
     def the_counts_are_those_of_the_reference(self) -> None:

@@ -1,0 +1,124 @@
+"""What makes room, in which order, and what never does."""
+
+from __future__ import annotations
+
+from prefixcache.index import LruPolicy, PrefixCache, pack
+from prefixcache.index.tree import NodeId
+from prefixcache.types import PoolCounts
+from tests.index.fake_kv import blocks_of
+from tests.index.small import NS, cache_of, found, hold, keep
+
+
+def test_a_matched_path_does_not_make_room_for_its_own_request() -> None:
+    """What a request reuses is not evicted to hold the rest of it."""
+    cache = cache_of(5)
+    keep(cache, 1, 2, 3, 4)
+    keep(cache, 5, 6, 7, 8)
+    lease = cache.acquire(NS, pack([1, 2, 3, 4, 9, 9, 9, 9]))
+    assert lease.cached_tokens == 4
+    assert found(cache, 1, 2, 3, 4, 0) == 4
+    assert found(cache, 5, 6, 7, 8, 0) == 2
+    cache.check()
+
+
+def test_leased_blocks_survive_any_pressure() -> None:
+    """While a lease lives, its blocks are never handed to another prompt."""
+    cache = cache_of(6)
+    lease = hold(cache, 1, 1, 2, 2, 3)
+    for n in range(3, 60):
+        other = hold(cache, n, n, n, n)
+        assert not set(blocks_of(other)) & set(blocks_of(lease))
+        cache.release(other)
+    assert cache.evict(6) == 3
+    assert found(cache, 1, 1, 2, 2, 3) == 4
+    assert cache.counts() == PoolCounts(free=3, cached=0, held=3)
+
+
+def test_only_the_matched_part_of_an_edge_is_pinned() -> None:
+    """The rest of a long edge can be given up while a request uses its beginning."""
+    cache = cache_of(12)
+    keep(cache, *range(8))
+    lease = cache.acquire(NS, pack([0, 1, 2, 3, 9]))
+    assert cache.counts() == PoolCounts(free=7, cached=2, held=3)
+    assert cache.evict(12) == 2
+    keep(cache, 0, 1, 2, 3, 8, 8)
+    cache.release(lease)
+    assert cache.evict(12) == 3
+    assert cache.counts().free == 12
+
+
+def test_eviction_takes_the_longest_unused_first() -> None:
+    """A look-up does not count as use, a request does."""
+    cache = cache_of()
+    for n in (1, 2, 3):
+        keep(cache, n, n)
+    keep(cache, 1, 1, 1)
+    found(cache, 2, 2, 2)
+    assert cache.evict(1) == 1
+    assert [found(cache, n, n, n) for n in (1, 2, 3)] == [2, 0, 2]
+    assert cache.evict(1) == 1
+    assert [found(cache, n, n, n) for n in (1, 2, 3)] == [2, 0, 0]
+
+
+def test_eviction_takes_tails_before_what_they_build_on() -> None:
+    """Block by block from the end, and a parent only after its last child."""
+    cache = cache_of()
+    keep(cache, 1, 2, 3, 4, 5, 6)
+    keep(cache, 1, 2, 3, 4, 7, 8)
+    left = []
+    while cache.evict(1):
+        cache.check()
+        left.append([found(cache, 1, 2, 3, 4, end, end + 1, 0) for end in (5, 7)])
+    assert left == [[4, 6], [4, 4], [2, 2], [0, 0]]
+
+
+def test_eviction_of_more_than_there_is_gives_what_there_is() -> None:
+    """The answer tells how much went."""
+    cache = cache_of()
+    assert cache.evict(3) == 0
+    keep(cache, 1, 2, 3, 4)
+    assert cache.evict(100) == 2
+    assert cache.stats().evicted_blocks == 2
+
+
+def test_room_is_made_only_as_far_as_it_is_needed() -> None:
+    """A request evicts what it lacks and no block more."""
+    cache = cache_of(6)
+    keep(cache, *range(10))
+    lease = cache.acquire(NS, pack([50, 51, 52, 53, 54]))
+    assert lease.capacity_tokens == 6
+    assert cache.counts() == PoolCounts(free=0, cached=3, held=3)
+
+
+class Listing(LruPolicy):
+    """Remembers the length under which each node is listed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.n_tokens: dict[NodeId, int] = {}
+
+    def add(self, node: NodeId, *, n_tokens: int, last_used: float) -> None:
+        super().add(node, n_tokens=n_tokens, last_used=last_used)
+        self.n_tokens[node] = n_tokens
+
+    def discard(self, node: NodeId) -> None:
+        super().discard(node)
+        self.n_tokens.pop(node, None)
+
+
+def test_a_policy_knows_the_length_of_each_leaf() -> None:
+    """Also after a leaf was split or lost its tail."""
+    policy = Listing()
+    cache = PrefixCache(
+        pool_blocks=[20], block_size_tokens=2, token_exact_reuse=False, policy=policy
+    )
+    keep(cache, *range(10))
+    assert sorted(policy.n_tokens.values()) == [10]
+    lease = hold(cache, 0, 1, 2, 3, 9)
+    assert sorted(policy.n_tokens.values()) == [6]
+    cache.evict(1)
+    assert sorted(policy.n_tokens.values()) == [4]
+    cache.release(lease)
+    cache.evict(2)
+    assert sorted(policy.n_tokens.values()) == [4]
+    assert found(cache, *range(10)) == 4

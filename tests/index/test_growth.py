@@ -1,0 +1,142 @@
+"""How running requests grow."""
+
+from __future__ import annotations
+
+import pytest
+
+from prefixcache.errors import PoolExhaustedError, RequestTooLargeError
+from prefixcache.index import PrefixCache, pack
+from prefixcache.types import Span
+from tests.index.fake_kv import blocks_of
+from tests.index.small import NS, cache_of, found, hold, keep
+
+
+def test_growth_comes_in_portions_while_blocks_are_free() -> None:
+    """A growing request takes consecutive blocks ahead of need."""
+    cache = cache_of(12, growth_blocks=4)
+    lease = cache.acquire(NS, pack([1, 2]))
+    assert lease.capacity_tokens == 2
+    cache.extend(lease, 3)
+    assert lease.capacity_tokens == 10
+    cache.extend(lease, 10)
+    assert cache.counts().held == 5
+    assert lease.spans() == (Span(blocks_of(lease)[0], 5),)
+
+
+def test_growth_evicts_for_a_whole_portion() -> None:
+    """What is cached gives way to a running request's consecutive blocks."""
+    cache = cache_of(6, growth_blocks=4)
+    keep(cache, 1, 2, 3, 4)
+    lease = cache.acquire(NS, pack([9, 9]))
+    cache.extend(lease, 3)
+    assert lease.capacity_tokens == 10
+    assert found(cache, 1, 2, 3, 4, 5) == 2
+
+
+def test_growth_takes_exactly_what_is_needed_when_others_hold_the_rest() -> None:
+    """A portion that would cost another request its room is not taken."""
+    cache = cache_of(6, growth_blocks=4)
+    cache.acquire(NS, pack([1, 2, 3]))
+    lease = cache.acquire(NS, pack([9, 9]))
+    cache.extend(lease, 3)
+    assert lease.capacity_tokens == 4
+    assert cache.counts().free == 2
+
+
+def test_unused_growth_is_taken_back_before_a_request_is_refused() -> None:
+    """The last resort is what others took ahead of need, oldest first, as much as lacks."""
+    cache = cache_of(12, growth_blocks=4)
+    first, second = (cache.acquire(NS, pack([n])) for n in (1, 2))
+    cache.extend(first, 3)
+    cache.extend(second, 3)
+    assert cache.counts().free == 2
+    third = cache.acquire(NS, pack(range(10, 20)))
+    assert third.capacity_tokens == 10
+    assert (first.capacity_tokens, second.capacity_tokens) == (4, 10)
+    cache.check()
+    with pytest.raises(PoolExhaustedError):
+        cache.acquire(NS, pack(range(30, 40)))
+    assert second.capacity_tokens == 10
+    cache.check()
+
+
+def test_a_request_grows_into_its_own_slack_first() -> None:
+    """Its own room is never taken from it while it grows."""
+    cache = cache_of(6, growth_blocks=4)
+    lease = cache.acquire(NS, pack([1, 2]))
+    cache.extend(lease, 3)
+    before = blocks_of(lease)
+    cache.extend(lease, 12)
+    assert blocks_of(lease)[:5] == before
+    assert lease.capacity_tokens == 12
+    cache.check()
+
+
+def test_growth_takes_the_slack_of_others_not_its_own() -> None:
+    """Even where its own is the oldest."""
+    cache = cache_of(10, growth_blocks=4)
+    first, second = (cache.acquire(NS, pack([n])) for n in (1, 2))
+    cache.extend(first, 3)
+    cache.extend(second, 3)
+    cache.extend(first, 14)
+    assert (first.capacity_tokens, second.capacity_tokens) == (14, 6)
+    cache.check()
+
+
+def test_a_refused_extension_leaves_the_lease_as_it_was() -> None:
+    """Too large for ever and too large for now alike."""
+    cache = cache_of(6, growth_blocks=2)
+    other = hold(cache, 1, 2, 3, 4)
+    lease = cache.acquire(NS, pack([9, 9]))
+    cache.extend(lease, 3)
+    before = lease.spans(), lease.n_slack, cache.counts()
+    for n_tokens, error in ((13, RequestTooLargeError), (10, PoolExhaustedError)):
+        with pytest.raises(error):
+            cache.extend(lease, n_tokens)
+        assert before == (lease.spans(), lease.n_slack, cache.counts())
+    cache.release(other)
+    cache.extend(lease, 10)
+    cache.check()
+
+
+def test_writing_into_slack_makes_it_needed() -> None:
+    """Committed tokens are not taken back, though nobody asked for their room."""
+    cache = cache_of(6, growth_blocks=4)
+    lease = cache.acquire(NS, pack([1, 2]))
+    cache.extend(lease, 3)
+    cache.commit(lease, pack(range(7)))
+    cache.acquire(NS, pack([9, 9, 9]))
+    assert lease.capacity_tokens == 8
+    cache.check()
+
+
+def test_a_growing_request_lengthens_its_own_leaf() -> None:
+    """Thousands of commits make one node, as long as nobody else uses it."""
+    cache = cache_of(12)
+    lease = hold(cache, 1, 2)
+    leaf = lease.node
+    cache.extend(lease, 6)
+    cache.commit(lease, pack([1, 2, 3, 4]))
+    assert lease.node is leaf
+    other = hold(cache, 1, 2, 3, 4, 5)
+    cache.commit(lease, pack([1, 2, 3, 4, 5, 6]))
+    assert lease.node is not leaf
+    cache.check()
+    assert cache.counts().held == 4
+    cache.release(other)
+
+
+def test_a_conversation_alone_stays_one_run() -> None:
+    """Turn after turn, its blocks follow each other in the store."""
+    cache = PrefixCache(pool_blocks=[200], block_size_tokens=2, growth_blocks=8)
+    ids: list[int] = []
+    for turn in range(60):
+        ids += [turn, turn, turn]
+        lease = cache.acquire(NS, pack(ids))
+        assert lease.cached_tokens >= len(ids) - 5
+        ids += [turn, turn]
+        cache.extend(lease, len(ids))
+        cache.commit(lease, pack(ids))
+        assert len(lease.spans()) == 1
+        cache.release(lease)
+    cache.check()
