@@ -18,7 +18,7 @@ from prefixcache import EngineConfig, SamplingParams
 from prefixcache.engine import LocalModel
 
 N_TOKENS = 1000  # fed to the model, one prompt token included
-N_SHARED = 900  # of them known from an earlier request, in the third way
+N_SHARED = 896  # of them known from an earlier request, in the third way: whole blocks of 16
 CONFIG = EngineConfig(kv_memory_bytes=64 * 1024**2)
 
 
@@ -72,11 +72,11 @@ def main() -> None:
     tokens, n_plain, plain_seconds = measured(plain, lambda: without_cache(plain))
 
     model = tiny_model()
-    local = LocalModel.wrap(model, CONFIG)
+    local = LocalModel.from_model(model, CONFIG)
     cached, n_cached, cached_seconds = measured(model, lambda: generated(local, [1]))
 
     model = tiny_model()
-    local = LocalModel.wrap(model, CONFIG)
+    local = LocalModel.from_model(model, CONFIG)
     local.generate([tokens[:N_SHARED]], SamplingParams(max_tokens=1))  # an earlier request
     shared, n_shared, shared_seconds = measured(
         model, lambda: generated(local, tokens[: N_SHARED + 1])

@@ -32,7 +32,7 @@ class PoolExhaustedError(CacheError):
     def __str__(self) -> str:
         return (
             f"need {self.needed} KV blocks; {self.free} are free and {self.held} are held by"
-            " running requests. Lower max_running_requests or raise kv_memory."
+            " running requests. Lower max_running_requests or raise kv_memory_bytes."
         )
 
 
@@ -48,7 +48,7 @@ class RequestTooLargeError(CacheError):
         return (
             f"the request needs {self.needed} KV blocks, the pool has {self.pool_blocks}"
             f" ({self.pool_blocks * self.block_size_tokens} tokens)."
-            " Shorten the prompt or raise kv_memory."
+            " Shorten the prompt or raise kv_memory_bytes."
         )
 
 

@@ -38,8 +38,8 @@ class FinishReason(StrEnum):
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """How output tokens are chosen and when they end.
 
-    `temperature` 0 is greedy. With a `seed`, the same request gives the same tokens
-    wherever its logits are the same.
+    `temperature` 0, or so small that float32 cannot tell it from 0, is greedy. With a `seed`, the
+    same request gives the same tokens wherever its logits are the same.
     """
 
     max_tokens: int = 256

@@ -46,7 +46,10 @@ def convert_gguf(gguf_file: Path, folder: Path, *, report: Report) -> None:
 
 def _convert_model(gguf_file: Path, folder: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(
-        gguf_file.parent, gguf_file=gguf_file.name, dtype=torch.float32
+        gguf_file.parent,
+        gguf_file=gguf_file.name,
+        dtype=torch.float32,
+        trust_remote_code=False,
     )
     # The weights are plain float32 by now, but transformers goes on taking the model for a
     # quantized one and refuses to save it.
@@ -56,5 +59,7 @@ def _convert_model(gguf_file: Path, folder: Path) -> None:
 
 
 def _convert_tokenizer(gguf_file: Path, folder: Path) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(gguf_file.parent, gguf_file=gguf_file.name)
+    tokenizer = AutoTokenizer.from_pretrained(
+        gguf_file.parent, gguf_file=gguf_file.name, trust_remote_code=False
+    )
     tokenizer.save_pretrained(folder)

@@ -18,7 +18,7 @@ from prefixcache.engine.sampling import Sampler, choose_tokens
 from prefixcache.engine.scheduler import Scheduler, Share
 from prefixcache.engine.sequence import Sequence
 from prefixcache.engine.validation import request_refusal
-from prefixcache.errors import EngineError
+from prefixcache.errors import ConfigError, EngineError
 from prefixcache.index import TOKEN_BYTES, BlockCopy, Namespace, PrefixCache
 from prefixcache.text import OutputText, Tokenizer
 from prefixcache.types import (
@@ -56,7 +56,14 @@ class Engine:
     thread at a time may call it; `cancel` may come from within the `poll` of a step.
     """
 
-    def __init__(self, loaded: LoadedModel, config: EngineConfig) -> None:
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        config: EngineConfig,
+        *,
+        clock: Callable[[], float] = time.perf_counter,  # seconds; paces long prompts
+    ) -> None:
+        self._clock = clock
         self._model = loaded.model
         self._store = loaded.store
         self._tokenizer = loaded.tokenizer
@@ -114,8 +121,15 @@ class Engine:
         """Serve a transformers model that is already in memory; it is taken over.
 
         Without a tokenizer, prompts are token ids and there are no stop strings.
+
+        Raises:
+            ConfigError: `config` sets what only loading a model can honour.
+            UnsupportedModelError: the model cannot be served; the message says why.
         """
         settings = config or EngineConfig()
+        for setting in ("model", "dtype", "device", "threads"):
+            if (value := getattr(settings, setting)) != getattr(EngineConfig(), setting):
+                raise ConfigError(setting, value, "the model is in memory already; leave it out")
         return cls(prepare_model(model, settings, name="model", tokenizer=tokenizer), settings)
 
     @property
@@ -209,19 +223,20 @@ class Engine:
 
     def _forward(self, shares: list[Share], poll: Callable[[], None] | None) -> list[Outcome]:
         """Feed the shares as one batch; where that fails, each alone."""
-        begin = time.perf_counter()
+        begin = self._clock()
         try:
             outcomes = self._rows(shares)
         except Exception:
             logger.exception("a step of %d requests failed; each is tried alone", len(shares))
             outcomes = [self._row_alone(share) for share in shares]
-        self._budget.record(sum(share.n_tokens for share in shares), time.perf_counter() - begin)
+        self._budget.record(sum(share.n_tokens for share in shares), self._clock() - begin)
         if poll is not None:
             poll()
         return outcomes
 
     def _rows(self, shares: list[Share]) -> list[Outcome]:
-        chunks = [_chunk(share) for share in shares]
+        n_groups = len(self._store.layout.groups)
+        chunks = [_chunk(share, n_groups) for share in shares]
         logits = iter(self._model.forward(plan_step(chunks, self._store, self._model.device)))
         return [Outcome(row=next(logits) if chunk.wants_logits else None) for chunk in chunks]
 
@@ -254,7 +269,7 @@ class Engine:
             if token is None:
                 self._fail(sequence, FailureKind.INTERNAL, "the model gave no finite logits")
             else:
-                self._advance(sequence, token)
+                self._advance_alone(sequence, token)
 
     def _count_computed(self, sequence: Sequence, n_tokens: int) -> None:
         """Note that KV was written; a prompt's is matchable from now on."""
@@ -263,6 +278,13 @@ class Engine:
         sequence.n_computed += n_tokens
         if not sequence.output:
             self.cache.commit(sequence.lease, sequence.packed(sequence.n_computed))
+
+    def _advance_alone(self, sequence: Sequence, token: int) -> None:
+        try:
+            self._advance(sequence, token)
+        except Exception:
+            logger.exception("request %s failed", sequence.request.request_id)
+            self._fail(sequence, FailureKind.INTERNAL, "the answer could not be made into text")
 
     def _advance(self, sequence: Sequence, token: int) -> None:
         """Add a sampled token: show its text, and end the sequence where it ends."""
@@ -282,6 +304,8 @@ class Engine:
             reason = FinishReason.LENGTH
         if reason is not None and sequence.text is not None:
             text += sequence.text.finish()
+            if sequence.text.stopped is not None:  # a stop string in what was still held back
+                reason = FinishReason.STOP
         request_id = sequence.request.request_id
         self._events.append(Delta(request_id, text, () if is_end else (token,)))
         if reason is not None:
@@ -298,7 +322,7 @@ class Engine:
         del self._sequences[sequence.request.request_id]
 
 
-def _chunk(share: Share) -> Chunk:
+def _chunk(share: Share, n_groups: int) -> Chunk:
     """Return a share as the model is fed it."""
     sequence = share.sequence
     assert sequence.lease is not None
@@ -307,6 +331,6 @@ def _chunk(share: Share) -> Chunk:
     return Chunk(
         token_ids=sequence.tokens(start, stop),
         first_position=start,
-        tables=sequence.lease.runs,
+        tables=tuple(sequence.lease.spans(group) for group in range(n_groups)),
         wants_logits=stop == sequence.n_tokens,
     )

@@ -48,7 +48,11 @@ def load_model(
     report(f"loading {source} on {device}")
     try:
         model = AutoModelForCausalLM.from_pretrained(
-            source, dtype=_dtype(config.dtype, device), attn_implementation="eager"
+            source,
+            dtype=_dtype(config.dtype, device),
+            attn_implementation="eager",
+            trust_remote_code=False,
+            use_safetensors=True,
         )
     except (OSError, ValueError, RuntimeError) as error:
         raise ModelError(f"{source} cannot be loaded: {error}") from error
@@ -130,7 +134,7 @@ def _pool_blocks(layout: KVLayout, config: EngineConfig, device: torch.device) -
     if n_blocks < least:
         block_bytes = layout.bytes_per_token * config.block_size_tokens
         reason = f"holds {n_blocks} blocks of {block_bytes} bytes; at least {least} are needed"
-        raise ConfigError("kv_memory", memory_bytes, reason)
+        raise ConfigError("kv_memory_bytes", memory_bytes, reason)
     return n_blocks
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import logging
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +28,8 @@ from prefixcache.types import (
     Usage,
 )
 
+logger = logging.getLogger(__name__)
+
 Prompt = str | Sequence[int]
 
 
@@ -39,6 +43,19 @@ class Generation:
     usage: Usage
 
 
+@dataclass(frozen=True, slots=True)
+class CacheUse:
+    """What a request does with the prefix cache."""
+
+    read: bool = True
+    store: bool = True
+    salt: str | None = None  # shares with requests of the same salt alone
+
+
+GREEDY = SamplingParams()
+SHARED = CacheUse()
+
+
 @dataclass(slots=True)
 class _Partial:
     texts: list[str] = field(default_factory=list)
@@ -49,42 +66,56 @@ class LocalModel:
     """A model with a prefix cache, for one thread of one process.
 
     Calls share the cache: what one prompt has read, the next one that begins alike reuses.
+    Streams may be read in turns, and left at any time.
     """
 
     def __init__(self, engine: Engine, encoder: PromptEncoder | None = None) -> None:
         self.engine = engine
         self._encoder = encoder
         self._numbers = itertools.count()
+        self._inboxes: dict[RequestId, deque[Event]] = {}  # of requests that somebody reads
 
     @classmethod
     def load(
-        cls, config: EngineConfig, *, env: Mapping[str, str], report: Callable[[str], None] = print
+        cls,
+        config: EngineConfig,
+        *,
+        env: Mapping[str, str],
+        report: Callable[[str], None] = logger.info,
     ) -> LocalModel:
         """Load the model that `config` names; see `Engine.load` for arguments and errors."""
         engine = Engine.load(config, env=env, report=report)
         return cls(engine, PromptEncoder.load(Path(engine.info.folder)))
 
     @classmethod
-    def wrap(
+    def from_model(
         cls,
         model: PreTrainedModel,
         config: EngineConfig | None = None,
         *,
         encoder: PromptEncoder | None = None,
     ) -> LocalModel:
-        """Take over a transformers model in memory; without an encoder, prompts are token ids."""
+        """Take over a transformers model in memory; without an encoder, prompts are token ids.
+
+        Raises:
+            ConfigError, UnsupportedModelError: as `Engine.from_model`.
+        """
         tokenizer = None if encoder is None else encoder.tokenizer
         return cls(Engine.from_model(model, config, tokenizer=tokenizer), encoder)
 
     def generate(
-        self, prompts: Sequence[Prompt], sampling: SamplingParams | None = None
+        self,
+        prompts: Sequence[Prompt],
+        sampling: SamplingParams = GREEDY,
+        cache: CacheUse = SHARED,
     ) -> list[Generation]:
         """Continue all prompts as one batch; answers come in the order of the prompts.
 
         Raises:
             EngineError: a prompt was refused or failed; the others were let go.
+            TokenIdError, TextError: a prompt cannot be encoded; nothing was started.
         """
-        ids = [self._submit(prompt, sampling or SamplingParams()) for prompt in prompts]
+        ids = self._submit(prompts, sampling, cache)
         partial = {request_id: _Partial() for request_id in ids}
         done: dict[RequestId, Generation] = {}
         for event in self._events(ids):
@@ -101,7 +132,8 @@ class LocalModel:
     def chat(
         self,
         messages: Sequence[Mapping[str, object]],
-        sampling: SamplingParams | None = None,
+        sampling: SamplingParams = GREEDY,
+        cache: CacheUse = SHARED,
     ) -> Generation:
         """Answer a conversation; `messages` as in the OpenAI API.
 
@@ -109,37 +141,68 @@ class LocalModel:
             TemplateError: the model's template refuses the messages.
             EngineError: as `generate`.
         """
-        return self.generate([self._need_encoder().chat(messages)], sampling)[0]
+        return self.generate([self._need_encoder().chat(messages)], sampling, cache)[0]
 
-    def stream(self, prompt: Prompt, sampling: SamplingParams | None = None) -> Iterator[str]:
-        """Yield the answer's text as it comes; closing the iterator cancels the request."""
-        request_id = self._submit(prompt, sampling or SamplingParams())
-        for event in self._events([request_id]):
+    def stream(
+        self, prompt: Prompt, sampling: SamplingParams = GREEDY, cache: CacheUse = SHARED
+    ) -> Iterator[str]:
+        """Yield the answer's text as it comes; closing the iterator cancels the request.
+
+        Raises:
+            EngineError, TokenIdError, TextError: as `generate`, from the first `next` on.
+        """
+        for event in self._events(self._submit([prompt], sampling, cache)):
             if isinstance(event, Delta):
                 yield event.text
 
-    def _submit(self, prompt: Prompt, sampling: SamplingParams) -> RequestId:
-        token_ids = self._need_encoder().text(prompt) if isinstance(prompt, str) else prompt
-        request_id = RequestId(f"local-{next(self._numbers)}")
-        self.engine.submit(
-            GenerationRequest(request_id=request_id, token_ids=pack(token_ids), sampling=sampling)
-        )
-        return request_id
+    def _submit(
+        self, prompts: Sequence[Prompt], sampling: SamplingParams, cache: CacheUse
+    ) -> list[RequestId]:
+        packed = [
+            pack(self._need_encoder().text(prompt) if isinstance(prompt, str) else prompt)
+            for prompt in prompts
+        ]
+        ids = [RequestId(f"local-{next(self._numbers)}") for _ in packed]
+        for request_id, token_ids in zip(ids, packed, strict=True):
+            self._inboxes[request_id] = deque()
+            self.engine.submit(
+                GenerationRequest(
+                    request_id=request_id,
+                    token_ids=token_ids,
+                    sampling=sampling,
+                    salt=cache.salt,
+                    read_cache=cache.read,
+                    store_cache=cache.store,
+                )
+            )
+        return ids
 
     def _events(self, ids: Sequence[RequestId]) -> Iterator[Event]:
-        """Step until all of `ids` have ended; whatever stops the caller cancels the rest."""
-        open_ids = set(ids)
+        """Yield what comes for `ids` until all have ended; whoever stops reading cancels them."""
+        n_open = len(ids)
         try:
-            while open_ids:
-                for event in self.engine.step():
-                    if isinstance(event, Failed):
-                        raise EngineError(f"{event.kind}: {event.message}")
-                    if isinstance(event, Finished):
-                        open_ids.discard(event.request_id)
-                    yield event
+            while n_open:
+                event = self._next_event(ids)
+                if isinstance(event, Failed):
+                    raise EngineError(f"{event.kind}: {event.message}")
+                if isinstance(event, Finished):
+                    n_open -= 1
+                yield event
         finally:
-            for request_id in open_ids:
+            for request_id in ids:
+                del self._inboxes[request_id]
                 self.engine.cancel(request_id)
+
+    def _next_event(self, ids: Sequence[RequestId]) -> Event:
+        """Return the next event of `ids`, stepping until there is one; others' are kept."""
+        while True:
+            for request_id in ids:
+                if self._inboxes[request_id]:
+                    return self._inboxes[request_id].popleft()
+            for event in self.engine.step():
+                inbox = self._inboxes.get(event.request_id)
+                if inbox is not None:  # else its reader has left
+                    inbox.append(event)
 
     def _need_encoder(self) -> PromptEncoder:
         if self._encoder is None:

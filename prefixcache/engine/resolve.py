@@ -14,7 +14,7 @@ from transformers import AutoTokenizer
 from prefixcache.engine.convert import convert_gguf
 from prefixcache.engine.default_model import DEFAULT_MODEL, fetch_default_model
 from prefixcache.engine.model_cache import Report, cache_folder, made_once
-from prefixcache.errors import ModelError
+from prefixcache.errors import ConfigError, ModelError
 from prefixcache.text.tokenizer import TOKENIZER_FILE, Tokenizer
 
 _HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
@@ -41,8 +41,8 @@ def resolve_model(model: str | None, *, env: Mapping[str, str], report: Report) 
     a start takes seconds, and hashing a large file would take longer than that.
 
     Raises:
-        ModelError: the file or folder is missing or no model, or the default model cannot be
-            fetched. The message says which.
+        ConfigError: the file or folder is missing or no model.
+        ModelError: the default model cannot be fetched, or a file cannot be converted.
     """
     if model is None:
         return _default(env, report)
@@ -53,7 +53,7 @@ def resolve_model(model: str | None, *, env: Mapping[str, str], report: Report) 
         return _converted(path, env, report)
     if path.exists() or not _HUB_NAME.fullmatch(model):
         found = "is a file" if path.exists() else "does not exist"
-        raise ModelError(f"{model} {found}; name a folder, a .gguf file or a model on the hub")
+        raise ConfigError("model", model, f"{found}; name a folder, a .gguf file or a hub name")
     return model
 
 
@@ -96,13 +96,13 @@ def _default(env: Mapping[str, str], report: Report) -> Path:
 
 def _checked_folder(folder: Path) -> Path:
     if not (folder / "config.json").exists():
-        raise ModelError(f"{folder} holds no model: it has no config.json")
+        raise ConfigError("model", str(folder), "the folder holds no model: no config.json")
     return folder
 
 
 def _converted(gguf_file: Path, env: Mapping[str, str], report: Report) -> Path:
     if not gguf_file.is_file():
-        raise ModelError(f"{gguf_file} does not exist")
+        raise ConfigError("model", str(gguf_file), "does not exist")
     kept = f"{gguf_file.stem}-{_fingerprint(gguf_file)}"
     return made_once(
         cache_folder(env) / kept,

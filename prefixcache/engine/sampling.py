@@ -7,6 +7,8 @@ from torch import Tensor
 
 from prefixcache.types import SamplingParams
 
+GREEDY_BELOW = 1e-5  # a temperature that float32 logits cannot tell from 0
+
 
 class Sampler:
     """Draws one sequence's tokens; its generator goes on where it stood after a preemption."""
@@ -14,6 +16,8 @@ class Sampler:
     def __init__(self, params: SamplingParams) -> None:
         self._params = params
         self._generator = torch.Generator()
+        if self.is_greedy:
+            return
         if params.seed is None:
             self._generator.seed()
         else:
@@ -22,7 +26,7 @@ class Sampler:
     @property
     def is_greedy(self) -> bool:
         """Whether the best token is taken, without chance."""
-        return self._params.temperature == 0
+        return self._params.temperature < GREEDY_BELOW
 
     def draw(self, logits: Tensor) -> int:
         """Return a token id drawn from float32 logits [vocab_size].
@@ -38,7 +42,9 @@ class Sampler:
         best, ids = torch.topk(scaled, k)
         chances = torch.softmax(best, dim=-1)
         before = chances.cumsum(dim=-1) - chances  # the mass of the better ones
-        chances = chances.masked_fill(before >= self._params.top_p, 0.0)
+        is_cut = before >= self._params.top_p
+        is_cut[0] = False  # the best one stays, however small top_p is
+        chances = chances.masked_fill(is_cut, 0.0)
         return int(ids[self._pick(chances)])
 
     def _pick(self, chances: Tensor) -> int:

@@ -119,16 +119,11 @@ class Scheduler:
             lease = self._cache.acquire(
                 sequence.namespace,
                 sequence.packed(sequence.n_tokens),
+                room_tokens=int(len(sequence.output) + 1 < sequence.max_tokens),
                 read=request.read_cache and cached,
                 store=request.store_cache and cached,
             )
         except PoolExhaustedError:
-            return False
-        try:
-            if sequence.max_tokens - len(sequence.output) > 1:
-                self._cache.extend(lease, sequence.n_tokens + 1)
-        except PoolExhaustedError:
-            self._cache.release(lease)
             return False
         sequence.lease = lease
         sequence.n_computed = lease.cached_tokens

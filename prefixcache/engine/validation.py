@@ -16,16 +16,22 @@ def request_refusal(
     Cost: O(prompt tokens).
     """
     n_prompt, rest = divmod(len(request.token_ids), TOKEN_BYTES)
-    if not n_prompt or rest:
+    if rest:
+        return FailureKind.INVALID, f"packed token ids end {rest} bytes into the next one"
+    if not n_prompt:
         return FailureKind.INVALID, "a prompt needs at least one token id"
     if n_prompt >= info.max_model_tokens:
         return FailureKind.TOO_LARGE, (
             f"the prompt has {n_prompt} tokens; this server takes at most"
             f" {info.max_model_tokens - 1}, so that one more can be generated"
         )
-    ids = [*memoryview(request.token_ids).cast("I"), *request.sampling.stop_token_ids]
-    if not 0 <= min(ids) <= max(ids) < info.vocab_size:
-        return FailureKind.INVALID, f"token ids must lie in 0..{info.vocab_size - 1}"
+    highest = max(memoryview(request.token_ids).cast("I"))
+    for token in (highest, *request.sampling.stop_token_ids):
+        if not 0 <= token < info.vocab_size:
+            return (
+                FailureKind.INVALID,
+                f"token id {token}; this model's are 0..{info.vocab_size - 1}",
+            )
     if request.sampling.stop and not has_tokenizer:
         return FailureKind.INVALID, "stop strings need a tokenizer"
     wrong = _sampling_fault(request.sampling)
@@ -34,13 +40,13 @@ def request_refusal(
 
 def _sampling_fault(sampling: SamplingParams) -> str | None:
     if sampling.max_tokens < 1:
-        return "max_tokens must be at least 1"
+        return f"max_tokens is {sampling.max_tokens}; it must be at least 1"
     if not (math.isfinite(sampling.temperature) and sampling.temperature >= 0):
-        return "temperature must be a finite number of at least 0"
+        return f"temperature is {sampling.temperature}; it must be finite and at least 0"
     if not 0 < sampling.top_p <= 1:
-        return "top_p must be above 0 and at most 1"
+        return f"top_p is {sampling.top_p}; it must be above 0 and at most 1"
     if sampling.top_k is not None and sampling.top_k < 1:
-        return "top_k must be at least 1"
+        return f"top_k is {sampling.top_k}; it must be at least 1"
     if sampling.seed is not None and not -(2**63) <= sampling.seed < 2**63:
-        return "seed must fit 64 bits"
+        return f"seed is {sampling.seed}; it must fit a signed 64-bit integer"
     return None

@@ -111,12 +111,19 @@ class PrefixCache:
         return self._tokens_of(self._find(root, tokens, n_tokens(tokens) - 1))
 
     def acquire(
-        self, namespace: Namespace, tokens: bytes, *, read: bool = True, store: bool = True
+        self,
+        namespace: Namespace,
+        tokens: bytes,
+        *,
+        room_tokens: int = 0,
+        read: bool = True,
+        store: bool = True,
     ) -> Lease:
         """Claim the longest stored prefix of a prompt, and blocks for all the rest of it.
 
         Args:
             tokens: the prompt, packed, at least one token.
+            room_tokens: make room for so many tokens after the prompt as well.
             read: False: nothing is looked up; everything will be computed.
             store: False: `commit` stores nothing.
 
@@ -131,7 +138,7 @@ class PrefixCache:
         length = n_tokens(tokens)
         if not length:
             raise EmptyPromptError
-        n_blocks = self._blocks_for(length)
+        n_blocks = self._blocks_for(length + room_tokens)
         root = self._forest.plant(namespace, self._keeper.new_id())
         try:
             match = self._find(root, tokens, length - 1) if read else Match(root, 0, 0)

@@ -52,7 +52,7 @@ class KVStore:
         except (RuntimeError, MemoryError) as error:
             memory_bytes = n_slots * layout.bytes_per_token
             reason = f"{memory_bytes} bytes could not be taken on {device}; lower it"
-            raise ConfigError("kv_memory", memory_bytes, reason) from error
+            raise ConfigError("kv_memory_bytes", memory_bytes, reason) from error
 
     def group_of(self, layer: int) -> int:
         """Return the index of the layer group that holds `layer`."""

@@ -22,7 +22,7 @@ from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 from prefixcache.engine.default_model import DEFAULT_GGUF, PinnedFile, fetch_default_model
 from prefixcache.engine.model_cache import cache_folder, made_once
 from prefixcache.engine.resolve import resolve_model, serving_folder
-from prefixcache.errors import ModelError
+from prefixcache.errors import ConfigError, ModelError
 from prefixcache.text import PromptEncoder, Tokenizer
 from tests.support.tokenizers import write_chat_tokenizer
 
@@ -245,20 +245,20 @@ def test_a_missing_file_or_folder_is_refused(
 ) -> None:
     """What can only be a path must exist."""
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ModelError, match="does not exist"):
+    with pytest.raises(ConfigError, match="does not exist"):
         resolve_model(name, env={}, report=quiet)
 
 
 def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
     """A folder needs a config.json, and the message says so."""
-    with pytest.raises(ModelError, match=r"config\.json"):
+    with pytest.raises(ConfigError, match=r"config\.json"):
         resolve_model(str(tmp_path), env={}, report=quiet)
 
 
 def test_a_file_that_is_no_gguf_is_refused(tmp_path: Path) -> None:
     """Weights in another format are not guessed at, nor is a broken GGUF file half converted."""
     (tmp_path / "model.bin").touch()
-    with pytest.raises(ModelError, match="is a file"):
+    with pytest.raises(ConfigError, match="is a file"):
         resolve_model(str(tmp_path / "model.bin"), env={}, report=quiet)
     (tmp_path / "broken.gguf").write_bytes(CONTENT)
     env = {"PREFIXCACHE_HOME": str(tmp_path / "cache")}

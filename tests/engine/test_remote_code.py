@@ -1,0 +1,30 @@
+"""Code that comes with a model is never run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from prefixcache.config import EngineConfig
+from prefixcache.engine import Engine
+from prefixcache.errors import ModelError
+from tests.support.models import write_tiny_model
+
+
+def test_code_in_a_model_folder_is_refused(tmp_path: Path) -> None:
+    """A folder that wants its own modelling code is refused; the code leaves no trace."""
+    folder = tmp_path / "model"
+    write_tiny_model(folder)
+    trace = tmp_path / "it ran"
+    (folder / "own.py").write_text(f"open({str(trace)!r}, 'w').close()\nclass Own: ...\n")
+    config = json.loads((folder / "config.json").read_text())
+    config |= {
+        "model_type": "own",
+        "auto_map": {"AutoConfig": "own.Own", "AutoModelForCausalLM": "own.Own"},
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError):
+        Engine.load(EngineConfig(model=str(folder), kv_memory_bytes=1 << 20), env={})
+    assert not trace.exists()
