@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import NoReturn, TypeVar, get_args
 
 import click
 import msgspec
@@ -18,17 +18,16 @@ from gateway.backends.base import Backend
 from gateway.backends.echo import EchoBackend
 from gateway.backends.local import LocalBackend
 from gateway.config import GatewayConfig, Settings, load_config, parse_bytes
-from gateway.errors import GatewayError
+from gateway.errors import BadModelError, GatewayError
 from gateway.lazy import LazyGroup
 from gateway.metrics import Metrics
 from gateway.server import StopSignals, serve
-from prefixcache.config import EngineConfig
+from prefixcache.config import DType, EngineConfig
 from prefixcache.errors import ConfigError, PrefixCacheError
 
 _T = TypeVar("_T", bound=msgspec.Struct)
 _BAD_INPUT = 2
 _CANNOT_START = 1
-_DTYPES = ("auto", "float32", "bfloat16", "float16")
 _SPIN_COUNT = "1000"  # prefixcache/design/0005-short-spinning.md
 _LEVELS = ("debug", "info", "warning", "error")
 
@@ -91,7 +90,7 @@ def commands() -> None:
     help="Memory for cached state, such as 512MiB or 2GiB.",
 )
 @click.option("--no-prefix-cache", is_flag=True, help="Look nothing up and keep nothing.")
-@click.option("--dtype", type=click.Choice(_DTYPES), help="Number format.  [default: auto]")
+@click.option("--dtype", type=click.Choice(get_args(DType)), help="Number format.  [default: auto]")
 @click.option("--device", help="Torch device, such as cpu or cuda.  [default: auto]")
 @click.option("--threads", type=click.IntRange(min=1), help="Torch's CPU threads.")
 @click.option(
@@ -111,14 +110,12 @@ def serve_command(
     Prints one line on standard output when it answers: ready http://HOST:PORT
     """
     settings = _settings(config_file, flags)
-    if backend == "local":
-        _check_model(settings.engine.model)
     logging.basicConfig(
         stream=sys.stderr,
         level=log_level.upper(),
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
-    raise SystemExit(asyncio.run(_serve(settings.server, BackendFactory(backend, settings))))
+    _leave(asyncio.run(_serve(settings.server, BackendFactory(backend, settings))))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -129,7 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = commands.main(arguments, prog_name="prefixcache", standalone_mode=False)
     except click.ClickException as error:
         _quit(error.format_message(), _BAD_INPUT)
-    except ConfigError as error:
+    except (ConfigError, BadModelError) as error:
         _quit(str(error), _BAD_INPUT)
     except (GatewayError, PrefixCacheError) as error:
         _quit(str(error), _CANNOT_START)
@@ -173,16 +170,11 @@ def _overlaid(config: _T, given: dict[str, object], kind: type[_T]) -> _T:
     )
 
 
-def _check_model(model: str | None) -> None:
-    """Refuse at once a path that cannot be a model; anything else is the worker's to judge."""
-    if model is None:
-        return
-    path = Path(model).expanduser()
-    looks_like_path = path.is_absolute() or model.startswith((".", "~")) or path.suffix == ".gguf"
-    if looks_like_path and not path.exists():
-        raise ConfigError("model", model, "there is no such file or folder")
-    if path.is_dir() and not (path / "config.json").is_file():
-        raise ConfigError("model", model, "the folder has no config.json")
+def _leave(code: int) -> NoReturn:
+    """End the process now: a prompt that is still being tokenized is not worth waiting for."""
+    logging.shutdown()
+    sys.stdout.flush()
+    os._exit(code)  # the interpreter's own end waits for every thread
 
 
 def _quit(reason: str, code: int) -> NoReturn:

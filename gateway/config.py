@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 import tomllib
 from pathlib import Path
 
 import msgspec
 
+from gateway.hosts import is_loopback
 from prefixcache.config import EngineConfig
 from prefixcache.errors import ConfigError
 
@@ -24,6 +24,21 @@ _UNITS = {
     "gb": 10**9,
     "tb": 10**12,
 }
+_AT_LEAST_ONE = (
+    "max_body_bytes",
+    "max_choices",
+    "max_prompts",
+    "max_messages",
+    "max_stream_bytes",
+    "encode_threads",
+)
+_AT_LEAST_ZERO = (
+    "max_tools",
+    "max_stop",
+    "max_stop_token_ids",
+    "max_encoding_requests",
+    "drain_seconds",
+)
 _AMOUNT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", re.IGNORECASE | re.ASCII)
 
 
@@ -36,6 +51,8 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     max_body_bytes: int = 8 * 2**20
     max_choices: int = 8  # the largest `n`
     max_prompts: int = 32  # prompts of one completions request
+    max_messages: int = 2048  # of one conversation
+    max_tools: int = 256
     max_stop: int = 4  # stop strings of one request
     max_stop_token_ids: int = 128
     max_stream_bytes: int = 2**20  # output that waits for one client before it is dropped
@@ -44,14 +61,14 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     write_seconds: float = 30.0  # for a client to take what it is sent
     drain_seconds: float = 30.0  # for running requests to end once the server is told to stop
     worker_start_seconds: float = 600.0  # silence allowed while the model is loaded
-    encode_threads: int = 2  # for templates and tokenizing
+    encode_threads: int = 2  # for bodies, templates and tokenizing
+    max_encoding_requests: int = 64  # that wait for such a thread
 
     def __post_init__(self) -> None:
-        for setting in ("max_body_bytes", "max_choices", "max_prompts", "max_stream_bytes"):
+        for setting in _AT_LEAST_ONE:
             _require(self, setting, lowest=1)
-        for setting in ("max_stop", "max_stop_token_ids", "drain_seconds"):
+        for setting in _AT_LEAST_ZERO:
             _require(self, setting, lowest=0)
-        _require(self, "encode_threads", lowest=1)
         for setting in ("idle_seconds", "body_seconds", "write_seconds", "worker_start_seconds"):
             if not getattr(self, setting) > 0:
                 raise ConfigError(setting, getattr(self, setting), "must be above 0")
@@ -59,7 +76,7 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             raise ConfigError("port", self.port, "must be from 0 to 65535")
         if self.served_model_name == "":
             raise ConfigError("served_model_name", "", "must not be empty")
-        if not _is_loopback(self.host):
+        if not is_loopback(self.host):
             raise ConfigError(
                 "host",
                 self.host,
@@ -108,12 +125,3 @@ def parse_bytes(amount: str) -> int:
 def _require(config: GatewayConfig, setting: str, *, lowest: int) -> None:
     if not getattr(config, setting) >= lowest:
         raise ConfigError(setting, getattr(config, setting), f"must be at least {lowest}")
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -22,6 +22,10 @@ class StartError(GatewayError):
     """The server cannot start: its address, its model or its worker; the text says why."""
 
 
+class BadModelError(StartError):
+    """The server cannot start with the model or the engine's settings that it was given."""
+
+
 class InvalidRequestError(GatewayError):
     """A field of the request, or the body as a whole, cannot be used."""
 
@@ -38,6 +42,7 @@ class UnsupportedFieldError(InvalidRequestError):
 
     def __init__(self, param: str) -> None:
         super().__init__(f"{param} is not supported yet; leave it out", param)
+        self.args = (param,)  # what a copy is made from
 
 
 class ModelNotFoundError(GatewayError):
@@ -56,31 +61,60 @@ class ModelNotFoundError(GatewayError):
 class ContextLengthError(GatewayError):
     """The prompt leaves no room for a single output token."""
 
-    def __init__(self, prompt_tokens: int, max_model_tokens: int, param: str) -> None:
-        super().__init__(prompt_tokens, max_model_tokens, param)
-        self.prompt_tokens, self.max_model_tokens = prompt_tokens, max_model_tokens
-        self.param = param
+    def __init__(self, found: int, max_model_tokens: int, param: str, unit: str = "tokens") -> None:
+        super().__init__(found, max_model_tokens, param, unit)
+        self.found, self.unit = found, unit  # characters: more than the tokens could ever hold
+        self.max_model_tokens, self.param = max_model_tokens, param
 
     def __str__(self) -> str:
         return (
-            f"the prompt has {self.prompt_tokens} tokens; this model takes"
-            f" {self.max_model_tokens} of prompt and output together. Shorten the prompt."
+            f"the prompt has {self.found} {self.unit}; this model takes {self.max_model_tokens}"
+            " tokens of prompt and output together. Shorten the prompt."
         )
 
 
 class BodyTooLargeError(GatewayError):
     """The request's body is longer than the server reads."""
 
-    def __init__(self, limit_bytes: int) -> None:
-        super().__init__(limit_bytes)
-        self.limit_bytes = limit_bytes
+    def __init__(self, limit_bytes: int, declared_bytes: int | None = None) -> None:
+        super().__init__(limit_bytes, declared_bytes)
+        self.limit_bytes, self.declared_bytes = limit_bytes, declared_bytes
 
     def __str__(self) -> str:
-        return f"the body is longer than {self.limit_bytes} bytes"
+        found = "more" if self.declared_bytes is None else f"{self.declared_bytes} bytes"
+        return f"the body has {found}; this server reads at most {self.limit_bytes} bytes of one"
 
 
 class BodyTimeoutError(GatewayError):
     """The request's body did not arrive in time."""
+
+
+class HostRefusedError(GatewayError):
+    """The Host header names no loopback host, and without keys only those are answered."""
+
+    param = "Host"
+
+    def __init__(self, found: str | None) -> None:
+        super().__init__(found)
+        self.found = found
+
+    def __str__(self) -> str:
+        found = "is missing" if self.found is None else f"is {self.found[:_SHOWN_CHARACTERS]!r}"
+        return (
+            f"the Host header {found}; with no API keys configured, requests must name"
+            " localhost, 127.0.0.1 or [::1]"
+        )
+
+
+class OverloadedError(GatewayError):
+    """As many requests as may wait to be read and tokenized do wait."""
+
+    def __init__(self, max_waiting: int) -> None:
+        super().__init__(max_waiting)
+        self.max_waiting = max_waiting
+
+    def __str__(self) -> str:
+        return f"{self.max_waiting} requests wait to be tokenized; try again in a moment"
 
 
 class NotReadyError(GatewayError):
@@ -108,34 +142,42 @@ class GenerationFailedError(GatewayError):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How an error is answered: status, OpenAI's type and code, and when to come back."""
+    """How an error is answered: status, OpenAI's type and code, and when to come back.
+
+    `param` is the field at fault where the error itself cannot know.
+    """
 
     status: int
     type: str
     code: str | None = None
     retry_after_seconds: int | None = None
+    param: str | None = None
 
 
+_SHOWN_CHARACTERS = 100  # of what a client sent
 _ASKED_WRONG = "invalid_request_error"
 _OUR_FAULT = "server_error"
 _INTERNAL = Verdict(500, _OUR_FAULT, "internal_error")
+_OVERLOADED = Verdict(429, "rate_limit_error", "overloaded", retry_after_seconds=1)
 
 _VERDICTS: Mapping[type[BaseException] | FailureKind, Verdict] = {
     InvalidRequestError: Verdict(400, _ASKED_WRONG, "invalid_value"),
     UnsupportedFieldError: Verdict(400, _ASKED_WRONG, "unsupported_parameter"),
-    TemplateError: Verdict(400, _ASKED_WRONG, "invalid_messages"),
+    TemplateError: Verdict(400, _ASKED_WRONG, "invalid_messages", param="messages"),
     TextError: Verdict(400, _ASKED_WRONG, "invalid_value"),
     TokenIdError: Verdict(400, _ASKED_WRONG, "invalid_value"),
     ContextLengthError: Verdict(400, _ASKED_WRONG, "context_length_exceeded"),
+    HostRefusedError: Verdict(403, _ASKED_WRONG, "host_refused"),
     ModelNotFoundError: Verdict(404, _ASKED_WRONG, "model_not_found"),
     BodyTimeoutError: Verdict(408, _ASKED_WRONG, "body_timeout"),
     BodyTooLargeError: Verdict(413, _ASKED_WRONG, "body_too_large"),
     SlowClientError: Verdict(408, _ASKED_WRONG, "client_too_slow"),
+    OverloadedError: _OVERLOADED,
     NotReadyError: Verdict(503, _OUR_FAULT, "not_ready", retry_after_seconds=2),
     DrainingError: Verdict(503, _OUR_FAULT, "draining", retry_after_seconds=5),
     FailureKind.TOO_LARGE: Verdict(400, _ASKED_WRONG, "context_length_exceeded"),
     FailureKind.INVALID: Verdict(400, _ASKED_WRONG, "invalid_value"),
-    FailureKind.OVERLOADED: Verdict(429, "rate_limit_error", "overloaded", retry_after_seconds=1),
+    FailureKind.OVERLOADED: _OVERLOADED,
     FailureKind.CANCELLED: Verdict(503, _OUR_FAULT, "cancelled", retry_after_seconds=5),
     FailureKind.WORKER_DIED: Verdict(503, _OUR_FAULT, "worker_died", retry_after_seconds=2),
     FailureKind.INTERNAL: _INTERNAL,
@@ -164,7 +206,7 @@ def envelope(error: BaseException) -> bytes:
     shown = {
         "message": message.encode("utf-8", "replace").decode("utf-8") or judged.code,
         "type": judged.type,
-        "param": getattr(error, "param", None),
+        "param": getattr(error, "param", None) or judged.param,
         "code": judged.code,
     }
     return msgspec.json.encode({"error": shown})

@@ -66,8 +66,9 @@ async def read_body(request: web.Request) -> bytes:
         InvalidRequestError: it broke off or cannot be decompressed, or an unknown expectation.
     """
     config = request.app[SERVICE].config
-    if (request.content_length or 0) > config.max_body_bytes:
-        raise BodyTooLargeError(config.max_body_bytes)
+    declared_bytes = request.content_length or 0
+    if declared_bytes > config.max_body_bytes:
+        raise BodyTooLargeError(config.max_body_bytes, declared_bytes)
     await _let_continue(request)
     try:
         async with asyncio.timeout(config.body_seconds):

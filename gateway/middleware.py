@@ -6,9 +6,10 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from aiohttp import web
+from aiohttp import hdrs, web
 
-from gateway.errors import SlowClientError, is_expected, verdict
+from gateway.errors import HostRefusedError, SlowClientError, is_expected, verdict
+from gateway.hosts import names_loopback
 from gateway.http import (
     REQUEST_ID_HEADER,
     SERVICE,
@@ -24,7 +25,8 @@ CLIENT_CLOSED_STATUS = 499  # in logs and metrics alone: nobody was there to rec
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-OPERATIONS_ROUTES = frozenset({"/health", "/ready", "/metrics"})  # probed too often for the log
+HEALTH_ROUTE = "/health"  # answered under any name
+OPERATIONS_ROUTES = frozenset({HEALTH_ROUTE, "/ready", "/metrics"})  # probed too often for the log
 
 _log = logging.getLogger("gateway.requests")
 
@@ -55,6 +57,7 @@ async def add_request_id(request: web.Request, response: web.StreamResponse) -> 
 
 async def _answered(request: web.Request, handler: Handler, record: Record) -> web.StreamResponse:
     try:
+        _check_host(request)
         return await handler(request)
     except (asyncio.CancelledError, ConnectionError):
         raise
@@ -68,6 +71,17 @@ async def _answered(request: web.Request, handler: Handler, record: Record) -> w
             _log.exception("request %s failed", record.request_id)
         record.error_code = verdict(error).code
         return error_response(error)
+
+
+def _check_host(request: web.Request) -> None:
+    """Refuse a request that was meant for another name; no keys are known that could vouch for it.
+
+    Raises:
+        HostRefusedError: the Host header is missing, or names no loopback host.
+    """
+    host = request.headers.get(hdrs.HOST)
+    if request.path != HEALTH_ROUTE and not names_loopback(host or ""):
+        raise HostRefusedError(host)
 
 
 def _account(

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import TypeVar
 
 from gateway.backends.base import Backend
 from gateway.config import GatewayConfig
+from gateway.encoding import EncodePool
 from gateway.errors import (
     DrainingError,
     GenerationFailedError,
@@ -26,7 +27,7 @@ from gateway.merge import MergedEvents, NumberedEvent, merged
 from gateway.metrics import Metrics
 from prefixcache.errors import PrefixCacheError
 from prefixcache.text import PromptEncoder
-from prefixcache.types import Delta, EngineStats, Failed, GenerationRequest, ModelInfo
+from prefixcache.types import Delta, Failed, GenerationRequest, ModelInfo
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -40,6 +41,11 @@ class Served:
     info: ModelInfo
     encoder: PromptEncoder
     since: int  # seconds since the epoch
+
+    @property
+    def max_characters(self) -> int:
+        """The most characters that the model's context could hold, were each token its longest."""
+        return self.info.max_model_tokens * self.encoder.tokenizer.longest_spelling_characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +78,11 @@ class Service:
         self.new_id = new_id
         self.clock = clock  # seconds; for durations
         self.wall_clock = wall_clock  # seconds since the epoch
+        self.decoding = Lock()  # a thread's turn to decode a body
         self._backend = backend
-        self._encoding = ThreadPoolExecutor(config.encode_threads, thread_name_prefix="encode")
+        self._encoding = EncodePool(
+            n_threads=config.encode_threads, max_waiting=config.max_encoding_requests
+        )
         self._served: Served | None = None
         self._is_draining = False
         self._n_active = 0
@@ -86,20 +95,11 @@ class Service:
         """Whether a request would be taken now."""
         return self._served is not None and self._backend.is_ready and not self._is_draining
 
-    @property
-    def n_active(self) -> int:
-        """HTTP requests being handled."""
-        return self._n_active
-
-    def stats(self) -> EngineStats:
-        """Return the engine's latest counters and gauges."""
-        return self._backend.stats()
-
     async def start(self) -> None:
         """Start the backend and load the tokenizer of its model. Raises StartError."""
         info = await self._backend.start()
         try:
-            encoder = await self._in_thread(partial(PromptEncoder.load, Path(info.folder)))
+            encoder = await self.encode(partial(PromptEncoder.load, Path(info.folder)))
         except (OSError, PrefixCacheError) as error:
             raise StartError(f"the tokenizer in {info.folder} cannot be used: {error}") from error
         name = self.config.served_model_name or info.name
@@ -126,18 +126,13 @@ class Service:
             raise ModelNotFoundError(name, served.name)
         return served
 
-    async def encode_chat(
-        self,
-        served: Served,
-        messages: Sequence[Mapping[str, object]],
-        tools: Sequence[Mapping[str, object]] | None,
-    ) -> list[int]:
-        """Render and tokenize a conversation, in a thread. Raises TemplateError."""
-        return await self._in_thread(partial(served.encoder.chat, messages, tools=tools))
+    async def encode(self, work: Callable[[], _T]) -> _T:
+        """Return what `work` returns, called in a thread: all that a large body makes slow.
 
-    async def encode_text(self, served: Served, text: str) -> list[int]:
-        """Tokenize a plain prompt, in a thread."""
-        return await self._in_thread(partial(served.encoder.text, text))
+        Raises:
+            OverloadedError: too many wait for that already; and what `work` raises.
+        """
+        return await self._encoding.run(work)
 
     @asynccontextmanager
     async def run(self, call: Call, ledger: Ledger) -> AsyncIterator[AsyncIterator[NumberedEvent]]:
@@ -175,7 +170,7 @@ class Service:
         """End what still runs and give everything back."""
         self._is_draining = True
         await self._backend.close()
-        self._encoding.shutdown(wait=False, cancel_futures=True)
+        self._encoding.close()
 
     async def _watched(
         self, events: MergedEvents, ledger: Ledger
@@ -195,6 +190,3 @@ class Service:
                     self.metrics.first_token_seconds.observe(now - started)
                 last[index] = now
             yield index, event
-
-    async def _in_thread(self, work: Callable[[], _T]) -> _T:
-        return await asyncio.get_running_loop().run_in_executor(self._encoding, work)

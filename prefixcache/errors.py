@@ -119,5 +119,19 @@ class TextError(PrefixCacheError):
         return f"the text holds half of a surrogate pair at character {self.position}; send Unicode"
 
 
+class PromptTooLongError(PrefixCacheError):
+    """A prompt has so many characters that no way to write it in tokens could be short enough."""
+
+    def __init__(self, found_characters: int, max_characters: int) -> None:
+        super().__init__(found_characters, max_characters)
+        self.found_characters, self.max_characters = found_characters, max_characters
+
+    def __str__(self) -> str:
+        return (
+            f"the prompt has {self.found_characters} characters; {self.max_characters} are the"
+            " most that can fit. Shorten it."
+        )
+
+
 class WireError(PrefixCacheError):
     """A frame between gateway and worker is malformed, too large or of another version."""

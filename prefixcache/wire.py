@@ -59,9 +59,13 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
 
 
 class StartFailed(msgspec.Struct, frozen=True, tag="start_failed"):
-    """Worker to gateway: the model cannot be served; the worker ends."""
+    """Worker to gateway: the model cannot be served; the worker ends.
+
+    `is_bad_input`: what was asked for is at fault, a setting or a model that is not there.
+    """
 
     message: str
+    is_bad_input: bool = False
 
 
 class Step(msgspec.Struct, frozen=True, tag="step"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from threading import Lock
 from typing import TypeVar
 
 import msgspec
@@ -14,27 +15,39 @@ _AT = re.compile(r" - at `\$\.?(?P<path>[^`]*)`$")
 _MISSING = re.compile(r"missing required field `(?P<path>[^`]+)`")
 
 
-def decode_body(decoder: msgspec.json.Decoder[_T], body: bytes) -> _T:
+def decode_body(
+    decoder: msgspec.json.Decoder[_T],
+    body: bytes | msgspec.Raw,
+    *,
+    turn: Lock,
+    field: str | None = None,
+) -> _T:
     """Return the body as the decoder's type.
+
+    Args:
+        field: where in the whole body this part of it stands.
+        turn: held meanwhile. Decoding keeps the interpreter to itself, so that two threads one
+            right after the other would keep the event loop waiting for both.
 
     Raises:
         InvalidRequestError: it is not JSON in UTF-8 (half a surrogate pair is not), is nested
             too deeply, or a field is missing or of the wrong type; `param` names the field.
     """
     try:
-        return decoder.decode(body)
+        with turn:
+            return decoder.decode(body)
     except msgspec.ValidationError as error:
-        raise _field_error(str(error)) from error
+        raise _field_error(str(error), field) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidRequestError(f"the body is not valid JSON in UTF-8: {error}") from error
+        raise InvalidRequestError(f"the body is not valid JSON in UTF-8: {error}", field) from error
     except RecursionError as error:
-        raise InvalidRequestError("the body is nested too deeply") from error
+        raise InvalidRequestError("the body is nested too deeply", field) from error
 
 
-def _field_error(text: str) -> InvalidRequestError:
+def _field_error(text: str, field: str | None) -> InvalidRequestError:
     """Name the field at fault; msgspec tells it in its message alone."""
     at, missing = _AT.search(text), _MISSING.search(text)
-    path = at["path"] if at else ""
+    path = (field or "") + (at["path"] if at else "")
     if missing:
         path = f"{path}.{missing['path']}" if path else missing["path"]
     reason = text[: at.start()] if at else text

@@ -3,36 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from aiohttp import web
 
 from gateway.api.answers import answer
 from gateway.api.bodies import decode_body
 from gateway.api.openai_models import CHAT_DECODER, CHAT_NEUTRAL, ChatBody, Message
-from gateway.api.openai_options import Prompts, check_fields, make_call
+from gateway.api.openai_options import (
+    Asked,
+    Prompts,
+    check_count,
+    check_fields,
+    make_call,
+    prompt_of,
+)
 from gateway.api.openai_replies import ChatShape, Head
 from gateway.errors import InvalidRequestError
 from gateway.http import SERVICE, read_body
+from gateway.service import Service
 
 
 async def create_chat_completion(request: web.Request) -> web.StreamResponse:
     """Answer a conversation with the model's next turn."""
     service = request.app[SERVICE]
     service.served()  # before the body is read
-    body = decode_body(CHAT_DECODER, await read_body(request))
+    body = await read_body(request)
+    asked = await service.encode(partial(_asked, service, body))
+    return await answer(request, asked.call, ChatShape(asked.head), stream=asked.stream)
+
+
+def _asked(service: Service, data: bytes) -> Asked:
+    """Return what a body asks for. Slow with a large one: not for the event loop."""
+    body = decode_body(CHAT_DECODER, data, turn=service.decoding)
     served = service.served_as(body.model)
     check_fields(body, CHAT_NEUTRAL, service.config)
+    check_count("messages", len(body.messages), service.config.max_messages)
+    check_count("tools", len(body.tools or ()), service.config.max_tools)
     messages = [_as_template_sees(message, index) for index, message in enumerate(body.messages)]
-    token_ids = await service.encode_chat(served, messages, body.tools or None)
-    call = make_call(service, served, body, Prompts("messages", [token_ids], _max_tokens(body)))
-    options = body.stream_options
-    head = Head(
-        id=f"chatcmpl-{service.new_id()}",
-        created=int(service.wall_clock()),
-        model=served.name,
-        include_usage=bool(options and options.include_usage),
+    with prompt_of("messages", served):
+        token_ids = served.encoder.chat(
+            messages, tools=body.tools or None, max_characters=served.max_characters
+        )
+    return Asked(
+        make_call(service, served, body, Prompts("messages", [token_ids], _max_tokens(body))),
+        Head.of(service, served, body, prefix="chatcmpl"),
+        bool(body.stream),
     )
-    return await answer(request, call, ChatShape(head), stream=bool(body.stream))
 
 
 def _max_tokens(body: ChatBody) -> int | None:

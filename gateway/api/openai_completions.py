@@ -2,67 +2,106 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from functools import partial
+from typing import cast
 
+import msgspec
 from aiohttp import web
 
 from gateway.api.answers import answer
 from gateway.api.bodies import decode_body
-from gateway.api.openai_models import COMPLETION_DECODER, COMPLETION_NEUTRAL, CompletionBody
-from gateway.api.openai_options import Prompts, check_fields, make_call
+from gateway.api.openai_models import (
+    COMPLETION_DECODER,
+    COMPLETION_NEUTRAL,
+    PROMPT_DECODER,
+    Prompt,
+)
+from gateway.api.openai_options import (
+    Asked,
+    Prompts,
+    check_count,
+    check_fields,
+    make_call,
+    prompt_of,
+)
 from gateway.api.openai_replies import Head, TextShape
-from gateway.errors import InvalidRequestError, UnsupportedFieldError
+from gateway.config import GatewayConfig
+from gateway.errors import ContextLengthError, InvalidRequestError, UnsupportedFieldError
 from gateway.http import SERVICE, read_body
 from gateway.service import Served, Service
 
 _DEFAULT_MAX_TOKENS = 16  # as OpenAI's
+_TOKEN_IDS = re.compile(rb"\s*\[\s*(?:(?P<several>\[)|[0-9])")  # how token ids begin
 
 
 async def create_completion(request: web.Request) -> web.StreamResponse:
     """Continue one or more plain prompts."""
     service = request.app[SERVICE]
     service.served()  # before the body is read
-    body = decode_body(COMPLETION_DECODER, await read_body(request))
+    body = await read_body(request)
+    asked = await service.encode(partial(_asked, service, body))
+    return await answer(request, asked.call, TextShape(asked.head), stream=asked.stream)
+
+
+def _asked(service: Service, data: bytes) -> Asked:
+    """Return what a body asks for. Slow with a large one: not for the event loop."""
+    body = decode_body(COMPLETION_DECODER, data, turn=service.decoding)
     served = service.served_as(body.model)
     check_fields(body, COMPLETION_NEUTRAL, service.config)
     if body.best_of is not None and body.best_of != (body.n or 1):
         raise UnsupportedFieldError("best_of")
-    prompts = _prompts(body, service.config.max_prompts)
-    token_ids = [await _encoded(service, served, prompt) for prompt in prompts]
+    _check_size(body.prompt, served, service.config)
+    prompt = decode_body(PROMPT_DECODER, body.prompt, turn=service.decoding, field="prompt")
+    token_ids = [_token_ids(part, served) for part in _prompts(prompt, served, service.config)]
     max_tokens = _DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
-    call = make_call(service, served, body, Prompts("prompt", token_ids, max_tokens))
-    options = body.stream_options
-    head = Head(
-        id=f"cmpl-{service.new_id()}",
-        created=int(service.wall_clock()),
-        model=served.name,
-        include_usage=bool(options and options.include_usage),
+    return Asked(
+        make_call(service, served, body, Prompts("prompt", token_ids, max_tokens)),
+        Head.of(service, served, body, prefix="cmpl"),
+        bool(body.stream),
     )
-    return await answer(request, call, TextShape(head), stream=bool(body.stream))
 
 
-async def _encoded(service: Service, served: Served, prompt: str | Sequence[int]) -> Sequence[int]:
-    return await service.encode_text(served, prompt) if isinstance(prompt, str) else prompt
+def _token_ids(prompt: str | Sequence[int], served: Served) -> Sequence[int]:
+    if not isinstance(prompt, str):
+        return prompt
+    with prompt_of("prompt", served):
+        return served.encoder.text(prompt, max_characters=served.max_characters)
 
 
-def _prompts(body: CompletionBody, limit: int) -> Sequence[str | Sequence[int]]:
-    """Return the prompts in `body`: a text, texts, token ids, or lists of token ids.
+def _prompts(
+    prompt: Prompt, served: Served, config: GatewayConfig
+) -> Sequence[str | Sequence[int]]:
+    """Return the prompts in `prompt`: a text, texts, token ids, or lists of token ids.
 
     Raises:
         InvalidRequestError: there is none, there are too many, or kinds are mixed.
     """
-    if isinstance(body.prompt, str):
-        return [body.prompt]
-    token_ids = [item for item in body.prompt if isinstance(item, int)]
-    if token_ids and len(token_ids) == len(body.prompt):
-        return [token_ids]
-    prompts = [item for item in body.prompt if not isinstance(item, int)]
-    if token_ids or len({isinstance(prompt, str) for prompt in prompts}) > 1:
-        raise InvalidRequestError("prompt: a list must hold one kind of thing", "prompt")
-    if not prompts:
+    if isinstance(prompt, str):
+        return [prompt]
+    kinds = set(map(type, prompt))
+    if not kinds:
         raise InvalidRequestError("prompt: an empty prompt", "prompt")
-    if len(prompts) > limit:
-        raise InvalidRequestError(
-            f"prompt: {len(prompts)} prompts are over this server's limit of {limit}", "prompt"
-        )
-    return prompts
+    if len(kinds) > 1:
+        raise InvalidRequestError("prompt: a list must hold one kind of thing", "prompt")
+    if kinds == {int}:
+        return [cast("list[int]", prompt)]
+    check_count("prompt", len(prompt), config.max_prompts)
+    return cast("list[str] | list[list[int]]", prompt)
+
+
+def _check_size(prompt: msgspec.Raw, served: Served, config: GatewayConfig) -> None:
+    """Refuse more token ids than fit by counting commas, before any is made an object.
+
+    Raises:
+        ContextLengthError: there are too many.
+    """
+    text = memoryview(prompt).tobytes()
+    found = _TOKEN_IDS.match(text)
+    if found is None:
+        return
+    n_prompts = config.max_prompts if found["several"] else 1
+    n_tokens = text.count(b",") + 1
+    if n_tokens > n_prompts * served.info.max_model_tokens:
+        raise ContextLengthError(n_tokens, served.info.max_model_tokens, "prompt")

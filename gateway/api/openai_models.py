@@ -98,10 +98,13 @@ class ChatBody(GenerationBody, frozen=True, kw_only=True):
     web_search_options: JsonObject | None = None
 
 
-class CompletionBody(GenerationBody, frozen=True, kw_only=True):
-    """POST /v1/completions. A prompt is text or token ids; a list holds one kind."""
+Prompt = str | list[str | TokenNumber | list[TokenNumber]]  # a list holds one kind
 
-    prompt: str | list[str | TokenNumber | list[TokenNumber]]
+
+class CompletionBody(GenerationBody, frozen=True, kw_only=True):
+    """POST /v1/completions. The prompt is left for later: it can be millions of token ids."""
+
+    prompt: msgspec.Raw
 
     echo: bool | None = None
     suffix: str | None = None
@@ -139,3 +142,4 @@ COMPLETION_NEUTRAL: Mapping[str, tuple[object, ...]] = {
 
 CHAT_DECODER = msgspec.json.Decoder(ChatBody)
 COMPLETION_DECODER = msgspec.json.Decoder(CompletionBody)
+PROMPT_DECODER: msgspec.json.Decoder[Prompt] = msgspec.json.Decoder(Prompt)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from gateway.api.openai_models import CacheOptions, GenerationBody
+from gateway.api.openai_replies import Head
 from gateway.config import GatewayConfig
 from gateway.errors import ContextLengthError, InvalidRequestError, UnsupportedFieldError
 from gateway.service import Call, Served, Service
-from prefixcache.index.tokens import pack
+from prefixcache.errors import PromptTooLongError
+from prefixcache.index import pack
 from prefixcache.types import GenerationRequest, RequestId, SamplingParams
 
 _SEEDS = 2**63  # seeds are taken modulo this, so that seed + i is always one
@@ -25,6 +28,15 @@ class Prompts:
     max_tokens: int | None  # None: as far as the context goes
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a body asks for: what the engine does, and how the answer looks."""
+
+    call: Call
+    head: Head
+    stream: bool
+
+
 def check_fields(
     body: GenerationBody, neutral: Mapping[str, tuple[object, ...]], config: GatewayConfig
 ) -> None:
@@ -38,9 +50,9 @@ def check_fields(
         value = getattr(body, name)
         if value is not None and value not in harmless:
             raise UnsupportedFieldError(name)
-    _limit("n", body.n or 1, config.max_choices)
-    _limit("stop", len(stop_texts(body)), config.max_stop)
-    _limit("stop_token_ids", len(body.stop_token_ids or ()), config.max_stop_token_ids)
+    check_count("n", body.n or 1, config.max_choices)
+    check_count("stop", len(stop_texts(body)), config.max_stop)
+    check_count("stop_token_ids", len(body.stop_token_ids or ()), config.max_stop_token_ids)
     if body.stream_options is not None and not body.stream:
         raise InvalidRequestError(
             "stream_options: only allowed when stream is true", "stream_options"
@@ -52,6 +64,12 @@ def stop_texts(body: GenerationBody) -> tuple[str, ...]:
     if body.stop is None:
         return ()
     return (body.stop,) if isinstance(body.stop, str) else tuple(body.stop)
+
+
+def check_count(param: str, found: int, limit: int) -> None:
+    """Raise InvalidRequestError when more than `limit` of something were sent."""
+    if found > limit:
+        raise InvalidRequestError(f"{param}: {found} is over this server's limit of {limit}", param)
 
 
 def make_call(service: Service, served: Served, body: GenerationBody, prompts: Prompts) -> Call:
@@ -66,29 +84,46 @@ def make_call(service: Service, served: Served, body: GenerationBody, prompts: P
     _check_vocabulary("stop_token_ids", body.stop_token_ids or (), served)
     n_choices = body.n or 1
     cache = body.cache or CacheOptions()
-    requests = [
-        GenerationRequest(
-            request_id=RequestId(service.new_id()),
-            token_ids=pack(token_ids),
-            sampling=_sampling(body, max_tokens, choice_index, served),
-            salt=body.cache_salt,
-            read_cache=cache.read is not False,
-            store_cache=cache.store is not False,
-        )
-        for token_ids in prompts.token_ids
-        for max_tokens in (_tokens_that_fit(token_ids, prompts, served),)
-        for choice_index in range(n_choices)
-    ]
+    requests: list[GenerationRequest] = []
+    for token_ids in prompts.token_ids:
+        max_tokens = _tokens_that_fit(token_ids, prompts, served)
+        packed = pack(token_ids)
+        requests += [
+            GenerationRequest(
+                request_id=RequestId(service.new_id()),
+                token_ids=packed,
+                sampling=_sampling(body, max_tokens, choice_index, served),
+                salt=body.cache_salt,
+                read_cache=cache.read is not False,
+                store_cache=cache.store is not False,
+            )
+            for choice_index in range(n_choices)
+        ]
     return Call(tuple(requests), n_choices)
+
+
+@contextmanager
+def prompt_of(param: str, served: Served) -> Iterator[None]:
+    """Have a prompt that is refused for its length, untokenized, be the fault of `param`.
+
+    Raises:
+        ContextLengthError: in place of the encoder's PromptTooLongError.
+    """
+    try:
+        yield
+    except PromptTooLongError as error:
+        raise ContextLengthError(
+            error.found_characters, served.info.max_model_tokens, param, "characters"
+        ) from error
 
 
 def _tokens_that_fit(token_ids: Sequence[int], prompts: Prompts, served: Served) -> int:
     if not token_ids:
         raise InvalidRequestError(f"{prompts.param}: an empty prompt", prompts.param)
-    _check_vocabulary(prompts.param, token_ids, served)
     room = served.info.max_model_tokens - len(token_ids)
     if room < 1:
         raise ContextLengthError(len(token_ids), served.info.max_model_tokens, prompts.param)
+    _check_vocabulary(prompts.param, token_ids, served)
     return room if prompts.max_tokens is None else min(prompts.max_tokens, room)
 
 
@@ -120,10 +155,6 @@ def _check_vocabulary(param: str, token_ids: Sequence[int], served: Served) -> N
     highest = max(token_ids, default=0)
     if highest >= served.info.vocab_size:
         raise InvalidRequestError(
-            f"{param}: token id {highest}; this model has {served.info.vocab_size}", param
+            f"{param}: token id {highest}; this model has token ids below {served.info.vocab_size}",
+            param,
         )
-
-
-def _limit(param: str, found: int, limit: int) -> None:
-    if found > limit:
-        raise InvalidRequestError(f"{param}: {found} is over this server's limit of {limit}", param)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from gateway.api.answers import Choice
+from gateway.api.openai_models import GenerationBody
 from gateway.http import data_frame
+from gateway.service import Served, Service
 from prefixcache.types import FinishReason, Usage
 
 _DONE = data_frame(b"[DONE]")
@@ -97,6 +99,17 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     created: int
     model: str
     include_usage: bool  # in a stream: whether chunks speak of usage
+
+    @classmethod
+    def of(cls, service: Service, served: Served, body: GenerationBody, *, prefix: str) -> Head:
+        """Return the head of a new answer to `body`, with an id of its own after `prefix`."""
+        options = body.stream_options
+        return cls(
+            id=f"{prefix}-{service.new_id()}",
+            created=int(service.wall_clock()),
+            model=served.name,
+            include_usage=bool(options and options.include_usage),
+        )
 
 
 class ChatShape:

@@ -13,7 +13,7 @@ import msgspec
 from gateway.backends.local import IDLE_STATS
 from gateway.errors import NotReadyError, StartError
 from prefixcache.errors import PrefixCacheError
-from prefixcache.index.tokens import common_prefix_tokens, unpack
+from prefixcache.index import common_prefix_tokens, unpack
 from prefixcache.text import OutputText, Tokenizer
 from prefixcache.types import (
     Delta,

@@ -6,12 +6,13 @@ import asyncio
 import logging
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import msgspec
 
 from gateway.backends.process import WorkerProcess, launch_worker
 from gateway.backends.streams import EventStream
+from gateway.config import GatewayConfig
 from gateway.errors import NotReadyError, StartError
 from prefixcache.config import EngineConfig
 from prefixcache.errors import WireError
@@ -39,6 +40,7 @@ IDLE_STATS = EngineStats(
     preemptions_total=0,
 )
 
+_DEFAULTS = GatewayConfig()
 _log = logging.getLogger(__name__)
 _TOTALS = tuple(name for name in EngineStats.__struct_fields__ if name.endswith("_total"))
 _GRACE_SECONDS = 3.0  # for a worker that was told to stop
@@ -59,12 +61,13 @@ class LocalBackend:
         config: EngineConfig,
         *,
         command: Sequence[str] = WORKER_COMMAND,
-        silence_seconds: float = 600.0,
-        max_stream_bytes: int = 2**20,
+        silence_seconds: float = _DEFAULTS.worker_start_seconds,
+        max_stream_bytes: int = _DEFAULTS.max_stream_bytes,
         restart_delay_seconds: float = 0.25,
         report: Callable[[str], None] = _log.info,
         on_restart: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._config = config
         self._command = tuple(command)
@@ -74,6 +77,7 @@ class LocalBackend:
         self._report = report
         self._on_restart = on_restart
         self._clock = clock
+        self._sleep = sleep
         self._worker: WorkerProcess | None = None
         self._supervisor: asyncio.Task[None] | None = None
         self._is_ready = False
@@ -150,7 +154,7 @@ class LocalBackend:
     async def _launch_again(self) -> WorkerProcess:
         """Start a worker, however often that takes, waiting longer before each attempt."""
         while True:
-            await asyncio.sleep(self._delay_seconds)
+            await self._sleep(self._delay_seconds)
             self._delay_seconds = min(2 * self._delay_seconds, _LONGEST_DELAY_SECONDS)
             try:
                 return await self._launch()

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from gateway.errors import StartError
+from gateway.errors import BadModelError, StartError
 from prefixcache import wire
 from prefixcache.config import EngineConfig
 from prefixcache.errors import WireError
@@ -188,8 +188,8 @@ async def _load(
                 report(text)
             case wire.Ready(model):
                 return model
-            case wire.StartFailed(text):
-                raise StartError(text)
+            case wire.StartFailed(text, is_bad_input):
+                raise BadModelError(text) if is_bad_input else StartError(text)
             case wire.Step():
                 raise WireError("the worker reported a step before it was ready")
             case None:

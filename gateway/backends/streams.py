@@ -21,7 +21,7 @@ class EventStream:
     def __init__(self, request_id: RequestId, *, limit_bytes: int) -> None:
         self._request_id = request_id
         self._limit_bytes = limit_bytes
-        self._waiting: deque[Event] = deque()
+        self._waiting: deque[tuple[Event, int]] = deque()  # with what each weighs
         self._waiting_bytes = 0
         self._changed = asyncio.Event()
         self._is_ended = False
@@ -43,34 +43,36 @@ class EventStream:
         """
         if self._is_ended:
             return True
+        weight = _weight(event)
         is_output = isinstance(event, Delta)
-        if is_output and self._waiting_bytes + _weight(event) > self._limit_bytes:
+        if is_output and self._waiting_bytes + weight > self._limit_bytes:
             self.fail(
                 FailureKind.CANCELLED,
                 f"more than {self._limit_bytes} bytes of output wait for a client that does"
                 " not read them",
             )
             return False
-        self._append(event)
+        self._append(event, weight)
         return True
 
     def fail(self, kind: FailureKind, message: str) -> None:
         """End the stream with a Failed event, unless it has ended."""
         if not self._is_ended:
-            self._append(Failed(request_id=self._request_id, kind=kind, message=message))
+            failed = Failed(request_id=self._request_id, kind=kind, message=message)
+            self._append(failed, _weight(failed))
 
     async def get(self) -> Event:
         """Return the next event, waiting for it."""
         while not self._waiting:
             self._changed.clear()
             await self._changed.wait()
-        event = self._waiting.popleft()
-        self._waiting_bytes -= _weight(event)
+        event, weight = self._waiting.popleft()
+        self._waiting_bytes -= weight
         return event
 
-    def _append(self, event: Event) -> None:
-        self._waiting.append(event)
-        self._waiting_bytes += _weight(event)
+    def _append(self, event: Event, weight: int) -> None:
+        self._waiting.append((event, weight))
+        self._waiting_bytes += weight
         self._is_ended = isinstance(event, (Finished, Failed))
         self._changed.set()
 

@@ -256,10 +256,15 @@ class Engine:
             if sequence.has_ended:
                 continue
             if outcome.has_failed:
-                self._fail(sequence, FailureKind.INTERNAL, "the model failed on this request")
+                self._fail(
+                    sequence, FailureKind.INTERNAL, "the model failed on this request", keep=False
+                )
                 continue
-            self._count_computed(sequence, share.n_tokens)
-            if outcome.row is not None:
+            self._computed_tokens += share.n_tokens
+            sequence.n_computed += share.n_tokens
+            if outcome.row is None:
+                self._store_prompt(sequence)
+            else:
                 ready.append(sequence)
                 rows.append(outcome.row)
         if not ready:
@@ -267,15 +272,14 @@ class Engine:
         tokens = choose_tokens(rows, [sequence.sampler for sequence in ready])
         for sequence, token in zip(ready, tokens, strict=True):
             if token is None:
-                self._fail(sequence, FailureKind.INTERNAL, "the model gave no finite logits")
+                self._fail(sequence, FailureKind.INTERNAL, "no token could be chosen", keep=False)
             else:
+                self._store_prompt(sequence)
                 self._advance_alone(sequence, token)
 
-    def _count_computed(self, sequence: Sequence, n_tokens: int) -> None:
-        """Note that KV was written; a prompt's is matchable from now on."""
+    def _store_prompt(self, sequence: Sequence) -> None:
+        """Make the prompt matchable as far as it was computed; answers follow at their end."""
         assert sequence.lease is not None
-        self._computed_tokens += n_tokens
-        sequence.n_computed += n_tokens
         if not sequence.output:
             self.cache.commit(sequence.lease, sequence.packed(sequence.n_computed))
 
@@ -312,13 +316,15 @@ class Engine:
             self._events.append(Finished(request_id, reason, sequence.usage))
             self._end(sequence)
 
-    def _fail(self, sequence: Sequence, kind: FailureKind, message: str) -> None:
+    def _fail(
+        self, sequence: Sequence, kind: FailureKind, message: str, *, keep: bool = True
+    ) -> None:
         request_id = sequence.request.request_id
         self._events.append(Failed(request_id, kind, message, sequence.usage))
-        self._end(sequence)
+        self._end(sequence, keep=keep)
 
-    def _end(self, sequence: Sequence) -> None:
-        self._scheduler.let_go(sequence)
+    def _end(self, sequence: Sequence, *, keep: bool = True) -> None:
+        self._scheduler.let_go(sequence, keep=keep)
         del self._sequences[sequence.request.request_id]
 
 

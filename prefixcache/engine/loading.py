@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from prefixcache.config import EngineConfig
@@ -47,15 +48,21 @@ def load_model(
     device = _device(config.device)
     report(f"loading {source} on {device}")
     try:
-        model = AutoModelForCausalLM.from_pretrained(
+        model, found = AutoModelForCausalLM.from_pretrained(
             source,
             dtype=_dtype(config.dtype, device),
             attn_implementation="eager",
             trust_remote_code=False,
             use_safetensors=True,
+            output_loading_info=True,
         )
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise ModelError(f"{source} cannot be loaded: {error}") from error
+    if lacking := sorted(map(str, [*found["missing_keys"], *found["mismatched_keys"]])):
+        raise ModelError(
+            f"{source} lacks {len(lacking)} of its weights, or has them in another shape:"
+            f" {', '.join(lacking[:3])}. Fetch or convert it again."
+        )
     return prepare_model(
         model.to(device),
         config,

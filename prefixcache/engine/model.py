@@ -98,11 +98,12 @@ class PagedModel:
                 probe=probe,
                 **{self._cache_name: probe},
             )
-        except (AttributeError, TypeError, KeyError) as error:
+        except (AttributeError, TypeError, KeyError, RuntimeError) as error:
             reason = f"its layers do not write through a key/value cache ({error})"
             raise UnsupportedModelError(self.architecture, reason) from error
         finally:
             self.use_attention(NAME)
+        self._refuse_unseen_windows(probe.shapes)
         n_layers = int(self.model.config.get_text_config().num_hidden_layers)
         if sorted(probe.shapes) != list(range(n_layers)):
             reason = (
@@ -111,6 +112,15 @@ class PagedModel:
             )
             raise UnsupportedModelError(self.architecture, reason)
         return KVLayout(_groups(probe.shapes), block_size_tokens, self.dtype)
+
+    def _refuse_unseen_windows(self, shapes: dict[int, LayerShape]) -> None:
+        """Refuse a model whose window stands in its masks alone: paged attention has none."""
+        config = self.model.config.get_text_config()
+        kinds = getattr(config, "layer_types", None) or []
+        for layer, shape in shapes.items():
+            if layer < len(kinds) and kinds[layer] == "sliding_attention" and shape.window is None:
+                reason = f"the sliding window of layer {layer} does not reach its attention call"
+                raise UnsupportedModelError(self.architecture, reason)
 
 
 class _ProbeCache:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+
 import torch
 from torch import Tensor
 
 from prefixcache.types import SamplingParams
 
 GREEDY_BELOW = 1e-5  # a temperature that float32 logits cannot tell from 0
+HOTTEST = 1e9  # every token is as likely as the next long before
+
+logger = logging.getLogger(__name__)
 
 
 class Sampler:
@@ -35,7 +40,7 @@ class Sampler:
         Cost: O(vocab_size log vocab_size) on the host when top_p or top_k is set.
         """
         logits = logits.cpu()
-        scaled = (logits - logits.max()) / self._params.temperature
+        scaled = (logits - logits.max()) / min(self._params.temperature, HOTTEST)
         if self._params.top_k is None and self._params.top_p >= 1:
             return self._pick(torch.softmax(scaled, dim=-1))
         k = min(self._params.top_k or scaled.shape[-1], scaled.shape[-1])
@@ -54,13 +59,24 @@ class Sampler:
 def choose_tokens(rows: list[Tensor], samplers: list[Sampler]) -> list[int | None]:
     """Return one token for each row of logits [vocab_size], by the row's sampler.
 
-    A row that holds a NaN or no finite value gives None: that sequence cannot go on.
+    A row that holds a NaN or no finite value, or from which nothing can be drawn, gives None:
+    that sequence cannot go on.
     """
     logits = torch.stack(rows)
     best = logits.max(dim=-1)
     finite = torch.isfinite(best.values).tolist()
     greedy = best.indices.tolist()
     return [
-        (greedy[row] if sampler.is_greedy else sampler.draw(logits[row])) if finite[row] else None
+        (greedy[row] if sampler.is_greedy else _drawn(sampler, logits[row]))
+        if finite[row]
+        else None
         for row, sampler in enumerate(samplers)
     ]
+
+
+def _drawn(sampler: Sampler, row: Tensor) -> int | None:
+    try:
+        return sampler.draw(row)
+    except RuntimeError:
+        logger.exception("no token could be drawn")
+        return None

@@ -43,7 +43,7 @@ class Scheduler:
         Every share has room for its tokens' KV. Changes leases, never tokens.
         """
         shares = self._decodes()
-        used = len(shares)
+        used = 0  # of the budget, which is the prompts' alone: decodes never stop a prompt
         for sequence in self.running:
             if sequence.n_pending > 1:
                 used += self._continue(sequence, used, shares)
@@ -59,14 +59,17 @@ class Scheduler:
             used += self._continue(sequence, used, shares)
         return shares, admitted
 
-    def let_go(self, sequence: Sequence) -> None:
-        """Take a sequence out, wherever it is; what it has computed may stay cached."""
+    def let_go(self, sequence: Sequence, *, keep: bool = True) -> None:
+        """Take a sequence out, wherever it is.
+
+        `keep`: what it has computed may stay cached; False where that cannot be trusted.
+        """
         sequence.has_ended = True
         if sequence.lease is None:
             self.waiting.remove(sequence)
             return
         self.running.remove(sequence)
-        self._give_back(sequence, sequence.lease)
+        self._give_back(sequence, sequence.lease, keep=keep)
 
     def _may_admit(self, used: int) -> bool:
         return (
@@ -101,13 +104,14 @@ class Scheduler:
     def _preempt(self, sequence: Sequence) -> None:
         assert sequence.lease is not None
         self.running.remove(sequence)
-        self._give_back(sequence, sequence.lease)
+        self._give_back(sequence, sequence.lease, keep=True)
         sequence.n_computed = 0
         self.waiting.appendleft(sequence)
         self.preemptions_total += 1
 
-    def _give_back(self, sequence: Sequence, lease: Lease) -> None:
-        self._cache.commit(lease, sequence.packed(sequence.n_computed))
+    def _give_back(self, sequence: Sequence, lease: Lease, *, keep: bool) -> None:
+        if keep:
+            self._cache.commit(lease, sequence.packed(sequence.n_computed))
         self._cache.release(lease)
         sequence.lease = None
 

@@ -34,7 +34,7 @@ def check_model(model: PagedModel, store: KVStore) -> None:
         chunk = Chunk(token_ids[start:stop], start, tables, wants_logits=True)
         try:
             found = model.forward(plan_step([chunk], store, model.device))[0]
-        except (EngineError, TypeError) as error:
+        except (EngineError, TypeError, RuntimeError) as error:
             raise UnsupportedModelError(model.architecture, str(error)) from error
         difference = (found - expected[stop - 1]).abs().max().item()
         if not difference <= limit:

@@ -20,8 +20,8 @@ from collections.abc import Mapping
 from transformers.utils.logging import disable_progress_bar
 
 from prefixcache.engine.engine import Engine
-from prefixcache.errors import PrefixCacheError, WireError
-from prefixcache.types import Event
+from prefixcache.errors import ConfigError, EngineError, PrefixCacheError, WireError
+from prefixcache.types import Event, GenerationRequest
 from prefixcache.wire import (
     HEADER,
     Cancel,
@@ -110,7 +110,7 @@ class Worker:
     def _apply(self, message: ToWorker) -> None:
         match message:
             case Submit(request):
-                self._engine.submit(request)
+                self._submit(request)
             case Cancel(request_id):
                 self._engine.cancel(request_id)
             case Stop():
@@ -118,9 +118,26 @@ class Worker:
             case Start():
                 logger.error("a second start message is ignored")
 
+    def _submit(self, request: GenerationRequest) -> None:
+        try:
+            self._engine.submit(request)
+        except EngineError as error:  # the request that has the id goes on
+            logger.error("a request was dropped: %s", error)
+
 
 def serve(connection: Connection, env: Mapping[str, str]) -> int:
-    """Load what the first message asks for and serve; return the exit status."""
+    """Load what the first message asks for and serve; return the exit status.
+
+    A gateway that goes away, at whatever moment, is an end and not an error.
+    """
+    try:
+        return _serve(connection, env)
+    except (BrokenPipeError, ConnectionResetError):
+        logger.info("the gateway is gone")
+        return 0
+
+
+def _serve(connection: Connection, env: Mapping[str, str]) -> int:
     first = connection.receive()
     if not isinstance(first, Start):
         logger.error("the gateway sent %s before a start message", type(first).__name__)
@@ -130,13 +147,10 @@ def serve(connection: Connection, env: Mapping[str, str]) -> int:
             first.config, env=env, report=lambda line: connection.send(Progress(line))
         )
     except PrefixCacheError as error:
-        connection.send(StartFailed(str(error)))
+        connection.send(StartFailed(str(error), is_bad_input=isinstance(error, ConfigError)))
         return 1
     connection.send(Ready(engine.info))
-    try:
-        Worker(connection, engine).run()
-    except (BrokenPipeError, ConnectionResetError):
-        logger.info("the gateway is gone")
+    Worker(connection, engine).run()
     return 0
 
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
-from prefixcache.errors import TemplateError
-from prefixcache.text.control import ControlTokens, Message
+from prefixcache.errors import PromptTooLongError, TemplateError
+from prefixcache.text.control import ControlTokens, Message, texts_in
 from prefixcache.text.template import ChatTemplate, Clock
 from prefixcache.text.tokenizer import Tokenizer
 
@@ -35,7 +35,11 @@ class PromptEncoder:
         return cls(Tokenizer.load(folder), ChatTemplate.load(folder, now=now))
 
     def chat(
-        self, messages: Sequence[Message], *, tools: Sequence[object] | None = None
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[object] | None = None,
+        max_characters: int | None = None,
     ) -> list[int]:
         """Return the ids of a conversation, up to where the assistant's next turn begins.
 
@@ -46,6 +50,8 @@ class PromptEncoder:
         spellings the ids are those of transformers' `apply_chat_template`.
 
         Raises:
+            PromptTooLongError: all texts together, or what the template makes of them, have more
+                than `max_characters`. Nothing was tokenized then.
             TemplateError: a message is malformed, or the template refused it or is missing.
             TextError: a text holds half of a surrogate pair.
 
@@ -55,24 +61,34 @@ class PromptEncoder:
             raise TemplateError("there are no messages; send at least one")
         prepared = [_prepared(message) for message in messages]
         try:
+            _check(sum(map(len, texts_in([prepared, tools]))), max_characters)
             guarded = self._control.guarded(prepared, tools)
         except RecursionError as error:
             raise TemplateError("messages or tools are nested too deeply") from error
         if guarded is None:
             prompt = self._template.render(prepared, tools=tools)
+            _check(len(prompt), max_characters)
             return self.tokenizer.encode(prompt, add_special_tokens=False)
         prompt = self._template.render(guarded.messages, tools=guarded.tools)
+        _check(len(prompt) - prompt.count(guarded.mark), max_characters)
         return self._control.encode(prompt, guarded.mark)
 
-    def text(self, text: str) -> list[int]:
+    def text(self, text: str, *, max_characters: int | None = None) -> list[int]:
         """Return the ids of a plain prompt, with the tokens that the model puts around any text.
 
         It is trusted: spellings of control tokens in it are control tokens.
 
         Raises:
+            PromptTooLongError: it has more than `max_characters`; nothing was tokenized.
             TextError: `text` holds half of a surrogate pair.
         """
+        _check(len(text), max_characters)
         return self.tokenizer.encode(text)
+
+
+def _check(n_characters: int, max_characters: int | None) -> None:
+    if max_characters is not None and n_characters > max_characters:
+        raise PromptTooLongError(n_characters, max_characters)
 
 
 def _prepared(message: Message) -> dict[str, object]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
@@ -18,6 +19,9 @@ from prefixcache.text.tokenizer import Tokenizer
 
 Message = Mapping[str, object]
 
+# What `_escaped` can return, wherever it begins: Braille, and pairs of surrogates.
+_ESCAPES = re.compile(r"(?=(\\u28[0-9a-f]{2}|\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}))")
+
 
 class Guarded(NamedTuple):
     """A chat whose control-token spellings are broken up by `mark`, a character it has not."""
@@ -25,6 +29,15 @@ class Guarded(NamedTuple):
     messages: list[Message]
     tools: list[object] | None
     mark: str
+
+
+class _Stretch(NamedTuple):
+    """What lies between two added tokens and has marks, and where it is in the short prompt."""
+
+    text: str  # without the marks
+    is_first: bool  # the prompt starts with it
+    start: int
+    end: int
 
 
 class ControlTokens:
@@ -64,7 +77,7 @@ class ControlTokens:
         """
         if not self._is_needed(messages, tools):
             return None
-        mark = _mark([self._written, *_texts(messages), *_texts(tools)])
+        mark = _mark([self._written, *texts_in(messages), *texts_in(tools)])
         return Guarded(
             [self._of(message).broken_message(message, mark) for message in messages],
             None if tools is None else [self._for_others.broken(tool, mark) for tool in tools],
@@ -79,40 +92,66 @@ class ControlTokens:
 
         Raises:
             TemplateError: the vocabulary has no other way to write a spelling.
+
+        Cost: linear in the prompt; the marks, which may outnumber the rest, are never encoded.
         """
-        prompt = prompt.replace(_escaped(mark), mark)
+        short, stretches = self._shortened(prompt.replace(_escaped(mark), mark), mark)
+        located = self._tokenizer.locate(short)
         ids: list[int] = []
-        plain: list[int] = []
-        start = 0
-        for token in self._tokenizer.locate(prompt):
-            is_broken = mark in prompt[token.start : token.end]  # joined again by a normalizer
-            if token.token_id in self._tokenizer.added_tokens and not is_broken:
-                ids += self._text_ids(prompt[start : token.start], plain, mark, is_first=start == 0)
-                ids.append(token.token_id)
-                plain, start = [], token.end
-            else:
-                plain.append(token.token_id)
-        return ids + self._text_ids(prompt[start:], plain, mark, is_first=start == 0)
+        done = 0
+        for stretch, text_ids in zip(stretches, self._text_ids(stretches), strict=True):
+            ids += located.ids[done : bisect_right(located.ends, stretch.start)]
+            ids += text_ids
+            done = bisect_right(located.ends, stretch.end)
+        return ids + located.ids[done:]
 
     def _is_needed(self, messages: Sequence[Message], tools: Sequence[object] | None) -> bool:
         return any(
-            self._of(message).is_in(text) for message in messages for text in _texts(message)
-        ) or any(self._for_others.is_in(text) for text in _texts(tools))
+            self._of(message).is_in(text) for message in messages for text in texts_in(message)
+        ) or any(self._for_others.is_in(text) for text in texts_in(tools))
 
     def _of(self, message: Message) -> _Spellings:
         return self._for_assistant if message.get("role") == "assistant" else self._for_others
 
-    def _text_ids(self, text: str, plain: list[int], mark: str, *, is_first: bool) -> list[int]:
-        if mark not in text:
-            return plain
-        ids = self._tokenizer.encode_as_text(text.replace(mark, ""), is_first=is_first)
-        return [spelled for token_id in ids for spelled in self._spelled_out(token_id)]
+    def _shortened(self, prompt: str, mark: str) -> tuple[str, list[_Stretch]]:
+        """Return `prompt` with its stretches that hold marks cut short, and those stretches.
+
+        A stretch lies between two added tokens. One mark is left of it, and the characters at
+        its ends, for what is beside an added token can decide whether it is one.
+        """
+        parts: list[str] = []
+        stretches: list[_Stretch] = []
+        start = at = 0  # where the stretch starts in the prompt, and in what is left of it
+        places = self._tokenizer.added_places(prompt)
+        whole = [place for place in places if mark not in prompt[slice(*place)]]
+        for begin, end in [*whole, (len(prompt), len(prompt))]:
+            text = part = prompt[start:begin]
+            if mark in text:
+                part = text[0].strip() + mark + text[-1].strip()
+                is_first = start == 0
+                stretches.append(_Stretch(text.replace(mark, ""), is_first, at, at + len(part)))
+            parts += [part, prompt[begin:end]]
+            start, at = end, at + len(part) + end - begin
+        return "".join(parts), stretches
+
+    def _text_ids(self, stretches: Sequence[_Stretch]) -> list[list[int]]:
+        """Return the ids of each stretch as plain text."""
+        first = [stretch.text for stretch in stretches if stretch.is_first]
+        later = [stretch.text for stretch in stretches if not stretch.is_first]
+        encoded = self._tokenizer.encode_as_text(first, is_first=True)
+        encoded += self._tokenizer.encode_as_text(later, is_first=False)
+        made = self._spellings.keys() & set(chain.from_iterable(encoded))
+        if not made:
+            return encoded
+        spelled = {token_id: self._spelled_out(token_id) for token_id in made}
+        return [
+            [part for token_id in ids for part in spelled.get(token_id, (token_id,))]
+            for ids in encoded
+        ]
 
     def _spelled_out(self, token_id: int) -> list[int]:
-        """Return `token_id`, or its characters' ids should the vocabulary make it of text."""
-        spelling = self._spellings.get(token_id)
-        if spelling is None:
-            return [token_id]
+        """Return the ids of the characters of a token that the vocabulary made of text."""
+        spelling = self._spellings[token_id]
         ids = self._tokenizer.encode_characters(spelling)
         if not self._spellings.keys().isdisjoint(ids):
             raise TemplateError(f"the tokenizer cannot write {spelling!r} as plain text")
@@ -164,14 +203,14 @@ class _Spellings:
         return normal != rest and bool(self._any.search(normal))
 
 
-def _texts(value: object) -> Iterator[str]:
+def texts_in(value: object) -> Iterator[str]:
     """Yield every string in a JSON-like value, keys included."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
-        yield from chain.from_iterable(map(_texts, chain(value.keys(), value.values())))
+        yield from chain.from_iterable(map(texts_in, chain(value.keys(), value.values())))
     elif isinstance(value, Sequence):
-        yield from chain.from_iterable(map(_texts, value))
+        yield from chain.from_iterable(map(texts_in, value))
 
 
 def _mapped(value: object, change: Callable[[str], str]) -> object:
@@ -189,11 +228,10 @@ def _mark(texts: Sequence[str]) -> str:
 
     It is printable, so that a template that shows a value as JSON or Python does not escape it.
     """
-    everything = "\0".join(texts)
-    used = set(everything)
+    used = set().union(*texts, *map(_ESCAPES.findall, texts))
     for code in chain(range(0x2800, 0x2900), range(0x20000, 0x2A6E0)):
         mark = chr(code)
-        if mark not in used and _escaped(mark) not in everything:
+        if mark not in used and _escaped(mark) not in used:
             return mark
     raise TemplateError("the messages use every character that could mark spellings in them")
 

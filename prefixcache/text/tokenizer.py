@@ -9,12 +9,15 @@ from typing import NamedTuple
 
 import msgspec
 import tokenizers
+from tokenizers import models
 
 from prefixcache.errors import ModelError, TextError, TokenIdError
 from prefixcache.text.definition import Definition
 from prefixcache.text.folder import read_settings, special_tokens
 
 TOKENIZER_FILE = "tokenizer.json"
+
+_BETWEEN, _BETWEEN_ID = "\0between", 0  # the one word of a tokenizer that only finds added tokens
 
 
 class AddedToken(NamedTuple):
@@ -25,15 +28,17 @@ class AddedToken(NamedTuple):
 
 
 class Located(NamedTuple):
-    """A token id and the characters it stands for: text[start:end]."""
+    """Ids, and for each of them where its characters end in the text; the ends never fall."""
 
-    token_id: int
-    start: int
-    end: int
+    ids: list[int]
+    ends: list[int]
 
 
 class Tokenizer:
     """A model's own tokenizer.
+
+    `longest_spelling_characters` is how long the vocabulary's longest token is: n tokens say at
+    most n times as many characters, unless a normalizer drops or joins some.
 
     Safe to use from many threads at once: nothing in it changes after it was made, and the
     library beneath gives up the interpreter's lock while it encodes a batch (not in its `encode`
@@ -57,12 +62,14 @@ class Tokenizer:
         self.special_ids = frozenset(
             i for i, token in self.added_tokens.items() if token.is_special
         )
+        self.longest_spelling_characters = max(map(len, self._backend.get_vocab()), default=0)
         self.special_tokens: Mapping[str, str] = MappingProxyType(dict(special_tokens or {}))
         parts = msgspec.json.decode(definition, type=Definition)
         self.decoder_steps = parts.decoder_steps()
         self._first = self._without_added_tokens(parts)
         self._later = self._without_added_tokens(parts.later())
         self._glued = self._without_added_tokens(parts.glued())
+        self._scanner = _scanner(self._backend)
 
     @classmethod
     def load(cls, folder: Path) -> Tokenizer:
@@ -94,24 +101,34 @@ class Tokenizer:
         (encoding,) = self._backend.encode_batch_fast(texts, add_special_tokens=add_special_tokens)
         return list(encoding.ids)
 
-    def locate(self, text: str) -> list[Located]:
-        """Return what `encode` does, without the tokens it adds by itself, and their places."""
-        (encoding,) = self._backend.encode_batch([_checked(text)], add_special_tokens=False)
-        return [
-            Located(token_id, start, end)
-            for token_id, (start, end) in zip(encoding.ids, encoding.offsets, strict=True)
-        ]
+    def locate(self, text: str) -> Located:
+        """Return what `encode` does, without the tokens it adds by itself, and their places.
 
-    def encode_as_text(self, text: str, *, is_first: bool) -> list[int]:
-        """Return the ids of `text` with no regard to added tokens: their spellings stay text.
+        White space at a token's end may count to the next token.
+        """
+        (encoding,) = self._backend.encode_batch([_checked(text)], add_special_tokens=False)
+        return Located(list(encoding.ids), [end for _, end in encoding.offsets])
+
+    def added_places(self, text: str) -> list[tuple[int, int]]:
+        """Return where `encode` finds added tokens in `text`: (start, end), in order.
+
+        Cost: linear in the text, with nothing kept for what lies between them.
+        """
+        (encoding,) = self._scanner.encode_batch([_checked(text)], add_special_tokens=False)
+        places = zip(encoding.ids, encoding.offsets, strict=True)
+        return [place for token_id, place in places if token_id != _BETWEEN_ID]
+
+    def encode_as_text(self, texts: Sequence[str], *, is_first: bool) -> list[list[int]]:
+        """Return each text's ids with no regard to added tokens: their spellings stay text.
 
         Args:
-            text: a part of a prompt.
-            is_first: whether the prompt starts with it; some tokenizers put a space there.
+            texts: parts of a prompt.
+            is_first: whether a prompt starts with them; some tokenizers put a space there.
         """
         encoder = self._first if is_first else self._later
-        (encoding,) = encoder.encode_batch_fast([_checked(text)], add_special_tokens=False)
-        return list(encoding.ids)
+        checked = [_checked(text) for text in texts]
+        encodings = encoder.encode_batch_fast(checked, add_special_tokens=False)
+        return [list(encoding.ids) for encoding in encodings]
 
     def encode_characters(self, text: str) -> list[int]:
         """Return ids that spell `text` one character at a time, with nothing put before it."""
@@ -157,6 +174,20 @@ def _built(definition: bytes) -> tokenizers.Tokenizer:
     backend.no_truncation()
     backend.no_padding()
     return backend
+
+
+def _scanner(backend: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+    """Return a tokenizer that finds what `backend` does of added tokens, and nothing else.
+
+    All that lies between two of them is one token, `_BETWEEN_ID`, whatever its length.
+    """
+    scanner = tokenizers.Tokenizer(models.WordLevel({_BETWEEN: _BETWEEN_ID}, _BETWEEN))
+    if backend.normalizer is not None:
+        scanner.normalizer = backend.normalizer
+    for token in backend.get_added_tokens_decoder().values():
+        add = scanner.add_special_tokens if token.special else scanner.add_tokens
+        add([token])
+    return scanner
 
 
 def _checked(text: str) -> str:

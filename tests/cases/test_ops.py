@@ -1,66 +1,27 @@
-"""Field cases as scripts, and the runner that plays them."""
+"""Field cases as scripts."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
+import inspect
 import sys
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
-from tests.cases import run_ops
-from tests.cases.run_ops import ScriptError, ScriptRunner, main, namespace_of
-
-Op = Mapping[str, Any]
-
-P = [7, 7, 3, 9, 4, 1, 8, 2]  # two blocks of four
-
-
-def run(name: str, tokens: list[int], out: list[int] | None = None, **more: Any) -> Op:
-    return {"op": "run", "id": name, "tokens": tokens, "out": out or [90], **more}
-
-
-def hold(name: str, tokens: list[int], **more: Any) -> Op:
-    return {"op": "hold", "id": name, "tokens": tokens, **more}
-
-
-def finish(name: str, out: list[int] | None = None, **more: Any) -> Op:
-    return {"op": "finish", "id": name, "out": out or [90], **more}
-
-
-def abort(name: str, **more: Any) -> Op:
-    return {"op": "abort", "id": name, **more}
-
-
-def evict(blocks: int) -> Op:
-    return {"op": "evict", "blocks": blocks}
-
-
-def cached(name: str, low: int, high: int | None = None) -> Op:
-    return {"op": "expect", "id": name, "cached_tokens": [low, low if high is None else high]}
-
-
-def matched(tokens: list[int], low: int, high: int | None = None, **more: Any) -> Op:
-    high = low if high is None else high
-    return {"op": "expect_match", "tokens": tokens, "cached_tokens": [low, high], **more}
-
-
-def pool(**counts: int) -> Op:
-    return {"op": "expect_pool", **counts}
-
-
-def play(*ops: Op, block_size: int = 4, pool_blocks: int = 8) -> list[str]:
-    script = {
-        "format": "cache-ops/1",
-        "block_size": block_size,
-        "pool_blocks": pool_blocks,
-        "ops": list(ops),
-    }
-    return ScriptRunner(json.loads(json.dumps(script))).differences()
+from tests.cases.steps import (
+    Op,
+    P,
+    abort,
+    cached,
+    evict,
+    finish,
+    hold,
+    matched,
+    play,
+    pool,
+    run,
+)
 
 
 def test_c01_a_prompt_that_is_all_cached_leaves_a_token_to_compute() -> None:
@@ -101,17 +62,27 @@ def test_c19_the_last_sampled_token_has_no_kv() -> None:
 
 
 def test_c22_less_than_a_block_makes_no_node() -> None:
-    """Empty and short prompts match nothing, store nothing and break nothing."""
+    """No, one, two or three tokens match nothing, store nothing and break nothing."""
+    empty = pool(free=8, cached=0, held=0)
+    tokens = [4, 9, 4]
+    inserts = [
+        step
+        for n in range(1, 4)
+        for step in (
+            matched(tokens[:n], 0),
+            hold(f"h{n}", tokens[:n]),
+            pool(free=7, cached=0, held=1),
+            finish(f"h{n}"),
+            run(f"r{n}", tokens[:n], [5]),
+            empty,
+            matched([*tokens, 5, 5], 0),
+        )
+    ]
     assert not play(
-        matched([], 0),
-        matched([4, 4, 4], 0),
-        run("s", [4, 4], [4]),
-        matched([4, 4, 4], 0),
-        hold("e", [], expect="reject"),
-        pool(free=8, cached=0, held=0),
-        evict(5),
-        pool(free=8, cached=0, held=0),
+        matched([], 0), hold("h0", [], expect="reject"), *inserts, evict(5), empty, run("a", P)
     )
+    # three of four positions written, though four tokens are known
+    assert not play(run("s", tokens, [7]), matched([*tokens, 7, 7], 0), empty)
 
 
 def test_r01_what_a_request_holds_is_not_evicted() -> None:
@@ -151,17 +122,37 @@ def test_r06_only_the_matched_part_of_an_edge_is_held() -> None:
 
 
 def test_r07_a_failed_admission_holds_nothing() -> None:
-    """However often it is tried and aborted."""
+    """However often a request that can never fit is tried and aborted."""
     tries = [
         op
         for n in range(100)
         for op in (
-            hold(f"w{n}", [*P, *range(12)], expect="wait_or_reject"),
+            hold(f"w{n}", [*P, *range(12)], expect="reject"),
             abort(f"w{n}"),
             pool(free=3, cached=1, held=0),
         )
     ]
     assert not play(run("a", P[:5]), *tries, pool_blocks=4)
+
+
+def test_r07_a_request_that_waits_holds_nothing() -> None:
+    """Its match pins nothing while there is no room for the rest, tried however often."""
+    crowded = pool(free=1, cached=1, held=4)
+    tries = [
+        op
+        for n in range(100)
+        for op in (hold(f"w{n}", [*P, 6, 6, 6, 6], expect="wait"), crowded, abort(f"w{n}"), crowded)
+    ]
+    assert not play(
+        run("a", P[:5]),
+        hold("x", [*range(20, 36)]),
+        *tries,
+        finish("x"),
+        hold("w", [*P, 6, 6, 6, 6]),
+        cached("w", 4),
+        pool(held=3),
+        pool_blocks=6,
+    )
 
 
 def test_r10_ending_what_has_ended_does_nothing() -> None:
@@ -179,7 +170,7 @@ def test_r10_ending_what_has_ended_does_nothing() -> None:
     )
 
 
-def test_r14_a_deep_chain_is_walked_without_recursion() -> None:
+def test_r14_a_prompt_extended_block_by_block_loses_its_tail_first() -> None:
     """Each request extends the last by one block; half of it evicted is its second half."""
     depth = 400
     tokens = list(range(depth))
@@ -192,6 +183,45 @@ def test_r14_a_deep_chain_is_walked_without_recursion() -> None:
         block_size=1,
         pool_blocks=depth,
     )
+
+
+def test_r14_a_deep_chain_is_walked_without_recursion() -> None:
+    """Nodes nested deeper than calls may be are matched, held, counted, split and evicted.
+
+    Each node ends where some other prompt branches off, so that none can be merged with the next.
+    """
+    depth = 400
+    tokens = list(range(depth))
+    branches = [run(f"b{n}", [*tokens[:n], depth + n]) for n in range(depth - 1, 0, -1)]
+    with calls_at_most(120):
+        assert not play(
+            run("whole", tokens, []),
+            *branches,
+            matched([*tokens, 1], depth),
+            pool(free=1, cached=2 * depth - 1, held=0),
+            hold("deep", [*tokens, 1]),
+            pool(free=0, cached=depth - 1, held=depth + 1),
+            abort("deep"),
+            evict(depth - 1),  # the branches, which are older
+            matched([*tokens, 1], depth),
+            evict(depth // 2),
+            matched(tokens, depth // 2),
+            {"op": "bump"},
+            pool(free=2 * depth, cached=0, held=0),
+            block_size=1,
+            pool_blocks=2 * depth,
+        )
+
+
+@contextmanager
+def calls_at_most(n_more: int) -> Iterator[None]:
+    """Within it, calls nested more than `n_more` deep raise RecursionError."""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(len(inspect.stack(0)) + n_more)
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(limit)
 
 
 def test_r18_a_request_that_ends_inside_a_block_frees_it_once() -> None:
@@ -243,12 +273,6 @@ def test_k06_the_parts_of_a_namespace_are_typed() -> None:
         assert not play(run("a", P, ns=stored), *(matched(P, 0, ns=ns) for ns in others))
 
 
-def test_namespaces_that_are_spelled_alike_are_one() -> None:
-    """Field order, nulls and the default's spellings make no difference."""
-    assert namespace_of(None) == namespace_of("default") == namespace_of({"salt": None})
-    assert namespace_of({"a": 1, "b": 2}) == namespace_of({"b": 2, "a": 1})
-
-
 def test_p01_what_can_never_fit_is_refused_and_blocks_nobody() -> None:
     """The next request is admitted."""
     assert not play(
@@ -294,107 +318,3 @@ def test_output_beyond_the_pool_keeps_what_fits() -> None:
     )
     missing: Op = {"op": "finish", "id": "h"}
     assert not play(hold("h", P), missing, matched([*P, 5], 8))
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        cached("a", 1, 9),
-        cached("nobody", 0, 9),
-        matched(P, 0, 3),
-        matched(P, 5, 9),
-        matched(P, 4, ns="other"),
-        pool(free=6),
-        pool(free=5, cached=1),
-        pool(held=2),
-        hold("h", P, expect="wait"),
-        hold("h", P, expect="reject"),
-        hold("h", list(range(99))),
-        hold("h", list(range(99)), expect="wait"),
-        hold("live", P),
-        run("live", P),
-        {"op": "queue", "id": "live", "tokens": P},
-        finish("nobody"),
-        abort("nobody"),
-        abort("live", expect="noop"),
-    ],
-    ids=json.dumps,
-)
-def test_the_runner_tells_a_difference(wrong: Op) -> None:
-    """Each kind of expectation can fail, and the line names the step."""
-    told = play(run("a", P), hold("live", [5]), wrong)
-    assert len(told) == 1
-    assert told[0].startswith("step 3 ")
-
-
-@pytest.mark.parametrize(
-    "malformed",
-    [
-        {"op": "dance"},
-        {"tokens": P},
-        {"op": "run", "tokens": P},
-        {"op": "run", "id": "a"},
-        {"op": "run", "id": "a", "tokens": [-1]},
-        {"op": "run", "id": "a", "tokens": P, "out": 5},
-        {"op": "hold", "id": "a", "tokens": P, "expect": "luck"},
-        {"op": "hold", "id": "a", "tokens": P, "ns": 5},
-        {"op": "evict"},
-        {"op": "evict", "blocks": True},
-        {"op": "expect", "id": "a"},
-        {"op": "expect_match", "tokens": P, "cached_tokens": [1]},
-        {"op": "expect_pool", "free": "many"},
-    ],
-    ids=json.dumps,
-)
-def test_a_malformed_step_is_not_taken_for_a_difference(malformed: Op) -> None:
-    """The runner refuses what it does not understand."""
-    with pytest.raises(ScriptError):
-        play(malformed)
-
-
-def write(folder: Path, name: str, script: object) -> str:
-    file = folder / name
-    file.write_text(json.dumps(script), "utf-8")
-    return str(file)
-
-
-def test_exit_codes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """0 as expected, 1 with the steps that differ, 2 for what cannot be played."""
-    base = {"format": "cache-ops/1", "block_size": 4, "pool_blocks": 8}
-    good = write(tmp_path, "good.ops.json", {**base, "ops": [pool(free=8)]})
-    bad = write(tmp_path, "bad.ops.json", {**base, "ops": [pool(free=7), pool(free=8)]})
-    assert main([good]) == 0
-    assert main([good, bad]) == 1
-    assert capsys.readouterr().out == f"{bad}: step 1 expect_pool: expected 7 free, found 8\n"
-    other = {**base, "format": "cache-ops/2", "ops": []}
-    for broken in (other, {**base, "block_size": 0, "ops": []}, base, [other]):
-        assert main([write(tmp_path, "broken.ops.json", broken), good]) == 2
-    (tmp_path / "text.ops.json").write_text("{", "utf-8")
-    assert main([str(tmp_path / "text.ops.json")]) == 2
-    assert main([str(tmp_path / "missing.ops.json")]) == 2
-    assert main([]) == 2
-
-
-def test_the_runner_is_a_command_of_its_own(tmp_path: Path) -> None:
-    """It runs from any folder, installed or not."""
-    script = {"block_size": 4, "pool_blocks": 8, "ops": [pool(free=7)]}
-    command = [sys.executable, run_ops.__file__, write(tmp_path, "a.ops.json", script)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (1, "")
-    assert "expected 7 free, found 8" in done.stdout
-
-
-CASES = os.environ.get("PREFIXCACHE_CASES", "")
-HANDED = sorted(Path(CASES).rglob("*.ops.json")) if CASES else []
-
-
-@pytest.mark.skipif(not CASES, reason="PREFIXCACHE_CASES names no folder of scripts")
-def test_handed_scripts_are_found() -> None:
-    """A folder that is named has scripts in it."""
-    assert HANDED
-
-
-@pytest.mark.parametrize("file", HANDED, ids=lambda file: file.name)
-def test_handed_script(file: Path) -> None:
-    """Every step of a script from outside is as it expects."""
-    assert ScriptRunner(json.loads(file.read_text("utf-8"))).differences() == []

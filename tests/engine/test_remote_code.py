@@ -13,9 +13,7 @@ from prefixcache.errors import ModelError
 from tests.support.models import write_tiny_model
 
 
-def test_code_in_a_model_folder_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_code_in_a_model_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder that wants its own modelling code is refused; the code leaves no trace."""
     monkeypatch.setattr("builtins.input", lambda _question: "y")  # somebody would say yes
     folder = tmp_path / "model"

@@ -19,19 +19,6 @@ from tests.support.models import Bench, oracle, prompt_ids
 BLOCK = 4
 
 
-def held(bench: Bench) -> int:
-    return bench.engine.stats().pool.held
-
-
-def bench_with_blocks(n_blocks: int, **settings: Any) -> Bench:
-    """Return a tiny engine whose pool has `n_blocks` blocks of four tokens."""
-    bytes_per_token = Bench().engine.info.kv_bytes_per_token
-    memory_bytes = n_blocks * BLOCK * bytes_per_token
-    bench = Bench(kv_memory_bytes=memory_bytes, **settings)
-    assert bench.engine.info.pool_blocks == n_blocks
-    return bench
-
-
 def test_equal_prefixes_submitted_together_answer_as_alone() -> None:
     """Eight requests that share a cold prefix never read KV that is not written yet."""
     bench = Bench(max_step_tokens=40)
@@ -42,7 +29,7 @@ def test_equal_prefixes_submitted_together_answer_as_alone() -> None:
     for number in range(8):
         expected = oracle(bench.reference, [*shared, 1 + number], 16)
         assert expected.is_same(bench.answers[f"r{number}"].token_ids)
-    assert held(bench) == 0
+    assert bench.n_held == 0
 
 
 def test_requests_admitted_after_a_prefix_was_read_reuse_it() -> None:
@@ -58,7 +45,7 @@ def test_requests_admitted_after_a_prefix_was_read_reuse_it() -> None:
 
 def test_preempted_requests_resume_with_the_same_answer() -> None:
     """A pool too small for two growing requests preempts one; neither answer changes."""
-    bench = bench_with_blocks(16)
+    bench = Bench(n_blocks=16)
     first, second = prompt_ids(20, seed=1), prompt_ids(20, seed=2)
     bench.submit("first", first, 24)
     bench.submit("second", second, 24)
@@ -69,12 +56,12 @@ def test_preempted_requests_resume_with_the_same_answer() -> None:
         assert oracle(bench.reference, prompt, 24).is_same(answer.token_ids)
         assert answer.finished.usage.cached_tokens == 0  # its own output is never a hit
         assert answer.finished.usage.output_tokens == 24
-    assert held(bench) == 0
+    assert bench.n_held == 0
 
 
 def test_resumed_output_is_stored_once() -> None:
     """After a preemption the tree knows prompt and answer once, not the answer twice."""
-    bench = bench_with_blocks(16)
+    bench = Bench(n_blocks=16)
     first, second = prompt_ids(20, seed=1), prompt_ids(20, seed=2)
     bench.submit("first", first, 16)
     bench.submit("second", second, 16)
@@ -91,7 +78,7 @@ def test_resumed_output_is_stored_once() -> None:
 
 def test_many_long_outputs_in_a_small_pool_all_finish() -> None:
     """Twelve requests in a pool for three go on, one after another, without a livelock."""
-    bench = bench_with_blocks(36)
+    bench = Bench(n_blocks=36)
     for number in range(12):
         bench.submit(f"r{number}", prompt_ids(10, seed=number), 36)
     order: list[str] = []
@@ -106,12 +93,12 @@ def test_many_long_outputs_in_a_small_pool_all_finish() -> None:
         assert expected.is_same(bench.answers[f"r{number}"].token_ids)
     assert order[:1] == ["r0"]
     assert bench.answers["r0"].finished.usage.output_tokens == 36
-    assert held(bench) == 0
+    assert bench.n_held == 0
 
 
 def test_two_prompts_that_fit_only_one_at_a_time_both_complete() -> None:
     """Half-read prompts never block each other: the second waits for its whole room."""
-    bench = bench_with_blocks(20, max_step_tokens=8)
+    bench = Bench(n_blocks=20, max_step_tokens=8)
     for name, seed in (("a", 1), ("b", 2)):
         bench.submit(name, prompt_ids(14 * BLOCK, seed=seed), 2)
     bench.drain(max_steps=60)
@@ -121,7 +108,7 @@ def test_two_prompts_that_fit_only_one_at_a_time_both_complete() -> None:
 
 def test_queued_request_matches_at_admission_not_before() -> None:
     """What was evicted while a request waited is computed again."""
-    bench = bench_with_blocks(16)
+    bench = Bench(n_blocks=16)
     prompt = prompt_ids(16, seed=1)
     bench.run(prompt, 1)
     bench.submit("big", prompt_ids(60, seed=2), 4)
@@ -140,7 +127,7 @@ def test_cancelled_request_gives_its_blocks_back_at_once(steps: int) -> None:
     for _ in range(steps):
         bench.step()
     bench.engine.cancel(RequestId("r"))
-    assert held(bench) == 0
+    assert bench.n_held == 0
     bench.drain()
     assert isinstance(bench.answers["r"].ending, Failed)
     assert bench.answers["r"].ending.kind is FailureKind.CANCELLED
@@ -158,7 +145,7 @@ def test_cancelling_unknown_or_finished_requests_does_nothing() -> None:
     bench.engine.cancel(RequestId("never seen"))
     assert not bench.engine.has_work
     bench.engine.cache.check()
-    assert held(bench) == 0
+    assert bench.n_held == 0
 
 
 def test_no_token_follows_a_cancel_during_the_forward() -> None:
@@ -177,13 +164,13 @@ def test_no_token_follows_a_cancel_during_the_forward() -> None:
     deltas = [event for event in events if isinstance(event, Delta)]
     tokens = [t for event in deltas for t in event.token_ids] + bench.answers["other"].token_ids
     assert expected.is_same(tokens)
-    assert held(bench) == 0
+    assert bench.n_held == 0
 
 
 def test_random_submits_and_cancels_leave_nothing_held() -> None:
     """Whatever comes and goes, the engine never stalls and ends with nothing held."""
     rng = random.Random(5)
-    bench = bench_with_blocks(24, max_step_tokens=16, max_running_requests=4)
+    bench = Bench(n_blocks=24, max_step_tokens=16, max_running_requests=4)
     prefix = prompt_ids(12, seed=9)
     idle_steps = 0
     for number in range(150):
@@ -197,13 +184,13 @@ def test_random_submits_and_cancels_leave_nothing_held() -> None:
         idle_steps = idle_steps + 1 if stats.waiting and not stats.running else 0
         assert idle_steps <= 1  # those that ended in a step make room in the next
     bench.drain()
-    assert held(bench) == 0
+    assert bench.n_held == 0
     assert all(answer.ending is not None for answer in bench.answers.values())
 
 
 def test_prompt_over_the_limit_is_refused_and_the_next_one_served() -> None:
     """A prompt that can never fit fails at once, by its limit, and blocks nobody."""
-    bench = bench_with_blocks(16)
+    bench = Bench(n_blocks=16)
     bench.submit("big", prompt_ids(300), 4)
     bench.submit("small", prompt_ids(10), 4)
     bench.drain(max_steps=20)
@@ -216,7 +203,7 @@ def test_prompt_over_the_limit_is_refused_and_the_next_one_served() -> None:
 
 def test_output_ends_where_the_model_or_the_pool_ends() -> None:
     """max_tokens beyond what fits is cut there, with reason length."""
-    bench = bench_with_blocks(16)
+    bench = Bench(n_blocks=16)
     answer = bench.run(prompt_ids(10), 2**31)
     assert answer.finished.reason is FinishReason.LENGTH
     assert answer.finished.usage.output_tokens == 16 * BLOCK - 10
@@ -308,7 +295,7 @@ def test_failing_request_fails_alone(fault: Callable[[Tensor], Tensor]) -> None:
     assert isinstance(refusal, Failed)
     assert refusal.kind is FailureKind.INTERNAL
     assert oracle(bench.reference, prompt, 3).is_same(bench.answers["good"].token_ids)
-    assert held(bench) == 0
+    assert bench.n_held == 0
 
 
 def test_cache_can_be_switched_off_as_a_whole() -> None:
@@ -349,7 +336,7 @@ def test_seeded_sampling_repeats_and_preemption_changes_nothing() -> None:
     expected = calm.run(prompt_ids(20, seed=2), 24, **options).token_ids
     assert calm.run(prompt_ids(20, seed=2), 24, **options).token_ids == expected
     assert calm.run(prompt_ids(20, seed=2), 24, **options | {"seed": 12}).token_ids != expected
-    crowded = bench_with_blocks(16)
+    crowded = Bench(n_blocks=16)
     crowded.submit("first", prompt_ids(20, seed=1), 24)
     crowded.submit("second", prompt_ids(20, seed=2), 24, **options)
     crowded.drain()

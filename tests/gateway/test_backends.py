@@ -16,7 +16,7 @@ from gateway.backends.base import Backend
 from gateway.backends.local import LocalBackend
 from gateway.errors import NotReadyError
 from prefixcache.config import EngineConfig
-from prefixcache.index.tokens import pack
+from prefixcache.index import pack
 from prefixcache.types import (
     Delta,
     Event,

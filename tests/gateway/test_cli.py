@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -82,6 +83,24 @@ def test_an_interrupt_ends_it_too(model: str) -> None:
     assert "Traceback" not in log
 
 
+def test_a_stop_does_not_wait_for_a_prompt_that_is_being_read(model: str) -> None:
+    """SIGTERM ends the process in time though a template still runs, for a client that waits."""
+    slow = "{% for i in range(9999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+    (Path(model) / "chat_template.jinja").write_text(slow, encoding="utf-8")
+    arguments = ("--backend", "echo", "--model", model, "--drain-seconds", "0.5")
+    with serving(*arguments) as (process, url):
+        body = json.dumps({"model": "tiny", "messages": [{"role": "user", "content": "x"}]})
+        waiting = subprocess.Popen(
+            ["curl", "-s", "-d", body, f"{url}/v1/chat/completions"],  # noqa: S607
+            stdout=subprocess.DEVNULL,
+        )
+        time.sleep(1)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=6)
+        waiting.wait(5)
+    assert process.returncode == 0
+
+
 def test_flags_win_over_the_file(model: str, tmp_path: Path) -> None:
     """A setting in both places has the flag's value."""
     config = tmp_path / "config.toml"
@@ -116,6 +135,7 @@ def test_flags_win_over_the_file(model: str, tmp_path: Path) -> None:
         ("serve", "--model", "/nonexistent/model"),
         ("serve", "--model", "./nonexistent.gguf"),
         ("serve", "--model", "/"),
+        ("serve", "--model", __file__),
     ],
 )
 def test_bad_input_is_one_line_and_code_2(arguments: tuple[str, ...]) -> None:
@@ -124,6 +144,19 @@ def test_bad_input_is_one_line_and_code_2(arguments: tuple[str, ...]) -> None:
     assert done.returncode == 2
     assert done.stdout == ""
     assert re.fullmatch(r"prefixcache: [^\n]+\n", done.stderr)
+
+
+@pytest.mark.model
+@pytest.mark.parametrize(("flag", "value"), [("--device", "nonsense"), ("--kv-memory", "1KiB")])
+def test_settings_that_only_the_worker_can_judge_are_bad_input_too(
+    default_model: Path, flag: str, value: str
+) -> None:
+    """What cannot be served with the flags as they are is code 2; the last line says which."""
+    done = run("serve", "--model", str(default_model), flag, value)
+    assert (done.returncode, done.stdout) == (2, "")
+    *progress, last = done.stderr.splitlines()
+    assert re.fullmatch(r"prefixcache: (device|kv_memory_bytes) = .+", last)
+    assert not any(line.startswith("prefixcache: ") for line in progress)
 
 
 def test_a_start_that_fails_is_one_line_and_code_1(tmp_path: Path) -> None:

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+import pickle
+from collections.abc import Iterator
+from typing import TypeGuard
 
 import pytest
 from aiohttp import web
 
+import gateway.errors
+import prefixcache.errors
 from gateway.errors import (
+    BodyTooLargeError,
     ContextLengthError,
     GenerationFailedError,
     InvalidRequestError,
@@ -17,6 +23,42 @@ from gateway.errors import (
 )
 from prefixcache.errors import TemplateError
 from prefixcache.types import FailureKind
+
+ARGUMENTS: dict[str, tuple[object, ...]] = {  # of those that take other than one text
+    "BodyTooLargeError": (100, 101),
+    "ConfigError": ("port", -1, "too low"),
+    "ContextLengthError": (9, 8, "prompt", "characters"),
+    "GenerationFailedError": (FailureKind.INTERNAL, "why"),
+    "InvalidRequestError": ("why", "n"),
+    "LeaseError": (3, "why"),
+    "ModelNotFoundError": ("asked", "served"),
+    "OverloadedError": (64,),
+    "PoolExhaustedError": (3, 1, 2),
+    "PromptTooLongError": (9, 8),
+    "RequestTooLargeError": (3, 2, 16),
+    "TextError": (7,),
+    "UnsupportedModelError": ("Mamba", "why"),
+}
+
+
+def is_error(found: object) -> TypeGuard[type[Exception]]:
+    return isinstance(found, type) and issubclass(found, Exception)
+
+
+def all_errors() -> Iterator[type[Exception]]:
+    for module in (gateway.errors, prefixcache.errors):
+        for found in vars(module).values():
+            if getattr(found, "__module__", "") == module.__name__ and is_error(found):
+                yield found
+
+
+@pytest.mark.parametrize("kind", list(all_errors()))
+def test_every_error_survives_pickling(kind: type[Exception]) -> None:
+    """A copy made in another process says and holds the same."""
+    error = kind(*ARGUMENTS.get(kind.__name__, ("why",)))
+    copy = pickle.loads(pickle.dumps(error))  # noqa: S301
+    assert type(copy) is kind
+    assert (str(copy), copy.args, vars(copy)) == (str(error), error.args, vars(error))
 
 
 @pytest.mark.parametrize("kind", FailureKind)
@@ -67,3 +109,17 @@ def test_the_text_of_an_unexpected_error_stays_inside() -> None:
 def test_any_message_can_be_written() -> None:
     """Half characters in a message do not break the answer about them."""
     assert json.loads(envelope(InvalidRequestError("half \ud83d")))["error"]["message"] == "half ?"
+
+
+def test_a_template_error_names_the_messages() -> None:
+    """What the chat template refuses is the fault of `messages`."""
+    error = json.loads(envelope(TemplateError("system goes first")))["error"]
+    assert (error["message"], error["param"]) == ("system goes first", "messages")
+
+
+@pytest.mark.parametrize(("declared", "said"), [(900, "has 900 bytes"), (None, "has more")])
+def test_a_body_too_large_says_how_large_it_was(declared: int | None, said: str) -> None:
+    """The limit is told, and the length where the client declared one."""
+    message = str(BodyTooLargeError(800, declared))
+    assert said in message
+    assert "800 bytes" in message

@@ -45,7 +45,7 @@ async def raw(gateway: Gateway, *pieces: bytes, pause_seconds: float = 0.05) -> 
 
 
 def head(*lines: str, length: int = len(BODY)) -> bytes:
-    fixed = ("POST /v1/chat/completions HTTP/1.1", "Host: x", f"Content-Length: {length}")
+    fixed = ("POST /v1/chat/completions HTTP/1.1", "Host: localhost", f"Content-Length: {length}")
     return "\r\n".join([*fixed, "Connection: close", *lines, "", ""]).encode("latin-1")
 
 
@@ -127,6 +127,18 @@ async def test_a_connection_without_a_request_is_closed(tmp_path: Path) -> None:
     """Half a request head does not hold a connection for ever."""
     async with running_gateway(echo_backend(tmp_path), idle_seconds=0.2) as gateway:
         assert await raw(gateway, b"POST /v1/chat") == b""
+
+
+async def test_a_refused_stream_is_plain_json_and_the_connection_goes_on(gateway: Gateway) -> None:
+    """stream with n 0 is a 400 in JSON before any event; the next request is served after it."""
+    bad = BODY.replace(b"}]", b'}],"stream":true,"n":0')
+    keep = [head(length=len(b)).replace(b"Connection: close\r\n", b"") + b for b in (bad,)]
+    answer = await raw(gateway, *keep, head() + BODY)
+    first, _, second = answer.partition(b"HTTP/1.1 200 OK")
+    assert first.startswith(b"HTTP/1.1 400")
+    assert b"Content-Type: application/json" in first
+    assert b"data:" not in first
+    assert b'"content":"one"' in second
 
 
 async def test_an_unknown_expectation_is_refused(gateway: Gateway) -> None:

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from gateway.backends.local import LocalBackend
-from gateway.errors import NotReadyError, StartError
+from gateway.errors import BadModelError, NotReadyError, StartError
 from prefixcache.config import EngineConfig
 from prefixcache.types import Delta, Failed, FailureKind, Finished, Started
 from tests.gateway.test_backends import events_of, make_request
-from tests.support.fake_worker import BAD, DIE, ENDLESS, EXIT_CODE, FLOOD, GARBAGE, SILENT
+from tests.support.fake_worker import BAD, DIE, ENDLESS, EXIT_CODE, FLOOD, GARBAGE, HUGE, SILENT
 from tests.support.waiting import until
 
 FAKE = (sys.executable, "-m", "tests.support.fake_worker")
@@ -61,6 +61,15 @@ async def test_a_worker_that_cannot_start_is_a_start_error(how: str, said: str) 
         await backend.start()
     await backend.close()
     assert child_processes() == []
+
+
+@pytest.mark.parametrize(("how", "is_bad_input"), [("fail", False), ("bad", True)])
+async def test_a_start_that_fails_for_its_input_is_told_apart(how: str, is_bad_input: bool) -> None:
+    """What the worker blames on a setting or a missing model is an error of its own."""
+    backend = LocalBackend(EngineConfig(), command=(*FAKE, "--start", how))
+    with pytest.raises(StartError) as failed:
+        await backend.start()
+    assert isinstance(failed.value, BadModelError) == is_bad_input
 
 
 async def test_a_command_that_does_not_exist_is_a_start_error() -> None:
@@ -142,6 +151,67 @@ async def test_a_failed_restart_is_tried_again(tmp_path: Path) -> None:
         await until_ready(backend)
         assert not mark.exists()
         assert isinstance((await events_of(backend, make_request("b")))[-1], Finished)
+
+
+async def test_each_restart_in_a_row_waits_longer(tmp_path: Path) -> None:
+    """Delays double up to a bound while workers die young, and begin anew after a steady one."""
+    delays: list[float] = []
+    clock = [0.0]
+    async with local_backend(
+        clock=lambda: clock[0], sleep=lambda seconds: no_sleep(delays, seconds)
+    ) as backend:
+        for age_seconds in (1, 1, 1, 61, 1):
+            clock[0] += age_seconds
+            await events_of(backend, make_request("a", DIE))
+            await until_ready(backend)
+    assert delays == [0.01, 0.02, 0.04, 0.01, 0.02]
+
+
+async def test_restarts_that_fail_wait_longer_within_bounds(tmp_path: Path) -> None:
+    """While no worker comes up at all, the wait grows to half a minute and stays there."""
+    delays: list[float] = []
+    worker = tmp_path / "worker"
+    worker.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n', encoding="utf-8")
+    worker.chmod(0o700)
+    backend = LocalBackend(
+        EngineConfig(),
+        command=(str(worker), *FAKE[1:]),
+        restart_delay_seconds=0.5,
+        sleep=lambda seconds: no_sleep(delays, seconds),
+    )
+    await backend.start()
+    worker.unlink()
+    await events_of(backend, make_request("a", DIE))
+    await until(lambda: len(delays) >= 9)
+    await backend.close()
+    assert delays[:9] == [0.5, 1, 2, 4, 8, 16, 30, 30, 30]
+
+
+async def no_sleep(delays: list[float], seconds: float) -> None:
+    delays.append(seconds)
+    await asyncio.sleep(0)
+
+
+async def test_a_frame_over_the_limit_is_not_waited_for() -> None:
+    """A worker that announces more than a frame may hold is replaced before it sends it."""
+    async with local_backend() as backend:
+        last = (await asyncio.wait_for(events_of(backend, make_request("a", HUGE)), 5))[-1]
+        assert isinstance(last, Failed)
+        assert last.kind is FailureKind.WORKER_DIED
+        await until_ready(backend)
+
+
+async def test_finished_requests_are_not_cancelled() -> None:
+    """Streams read to their end send no Cancel; one that is left sends one."""
+    async with local_backend() as backend:
+        for i in range(0, 240, 40):
+            await asyncio.gather(
+                *(events_of(backend, make_request(f"r{i + j}", 50)) for j in range(40))
+            )
+        assert backend.stats().preemptions_total == 0
+        async with aclosing(generator(backend, ENDLESS)) as events:
+            await anext(events)
+        await until(lambda: backend.stats().preemptions_total == 1)
 
 
 async def test_a_worker_that_talks_nonsense_is_replaced() -> None:

@@ -2,6 +2,7 @@
 
 Run as `python -m tests.support.fake_worker --socket PATH`. It answers a prompt with the prompt's
 ids written as numbers, one for each step; the first id of a prompt may ask for trouble instead.
+It counts the Cancel frames that it gets where others count preemptions.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from queue import Empty, SimpleQueue
 import msgspec
 
 from prefixcache import wire
-from prefixcache.index.tokens import unpack
+from prefixcache.index import unpack
 from prefixcache.types import (
     Delta,
     EngineStats,
@@ -34,7 +35,7 @@ from prefixcache.types import (
     Usage,
 )
 
-DIE, FLOOD, GARBAGE, SILENT, ENDLESS, BAD = range(1, 7)  # first ids that ask for trouble
+DIE, FLOOD, GARBAGE, SILENT, ENDLESS, BAD, HUGE = range(1, 8)  # first ids that ask for trouble
 EXIT_CODE = 13
 POOL_BLOCKS = 8
 VOCABULARY = 10_000
@@ -77,6 +78,7 @@ class FakeEngine:
 
     def __init__(self) -> None:
         self._running: dict[RequestId, Running] = {}
+        self.n_cancels = 0
         self.stats = EngineStats(
             pool=PoolCounts(free=POOL_BLOCKS, cached=0, held=0),
             running=0,
@@ -95,6 +97,7 @@ class FakeEngine:
         return [Started(request.request_id, len(running.ids), 0)]
 
     def cancel(self, request_id: RequestId) -> list[Event]:
+        self.n_cancels += 1
         if self._running.pop(request_id, None) is None:
             return []
         return [Failed(request_id, FailureKind.CANCELLED, "cancelled")]
@@ -121,13 +124,16 @@ class FakeEngine:
             steps_total=self.stats.steps_total + 1,
             prompt_tokens_total=self.stats.prompt_tokens_total + prompts,
             output_tokens_total=self.stats.output_tokens_total + outputs,
+            preemptions_total=self.n_cancels,
         )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--socket", required=True)
-    parser.add_argument("--start", default="ok", choices=("ok", "hang", "fail", "exit", "version"))
+    parser.add_argument(
+        "--start", default="ok", choices=("ok", "hang", "fail", "bad", "exit", "version")
+    )
     parser.add_argument("--fail-if", help="fail to start while this file is there; remove it")
     options = parser.parse_args()
     if options.start == "exit":
@@ -152,8 +158,9 @@ def start(connection: Connection, message: wire.Start, *, how: str) -> None:
     connection.sendall(wire.encode(wire.Progress("loading nothing")))
     if how == "hang":
         time.sleep(600)
-    if how == "fail":
-        connection.sendall(wire.encode(wire.StartFailed("no such model")))
+    if how in ("fail", "bad"):
+        failed = wire.StartFailed("no such model", is_bad_input=how == "bad")
+        connection.sendall(wire.encode(failed))
         os._exit(1)
     if how == "version":
         connection.sendall(wire.HEADER.pack(wire.VERSION + 1, 0))
@@ -201,6 +208,9 @@ def cause_trouble(connection: Connection, request: GenerationRequest) -> None:
             os._exit(EXIT_CODE)
         case trouble if trouble == GARBAGE:
             connection.sendall(wire.HEADER.pack(wire.VERSION, 3) + b"\xc1\xc1\xc1")
+        case trouble if trouble == HUGE:
+            connection.sendall(wire.HEADER.pack(wire.VERSION, wire.MAX_FRAME_BYTES + 1))
+            time.sleep(600)
 
 
 def waiting_messages(inbox: SimpleQueue[wire.ToWorker], *, wait: bool) -> list[wire.ToWorker]:

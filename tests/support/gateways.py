@@ -31,6 +31,7 @@ class Gateway:
 
     url: str
     service: Service
+    backend: Backend
     http: aiohttp.ClientSession
 
     @property
@@ -84,7 +85,7 @@ async def running_gateway(
     listener = await open_listener(runner, config)
     try:
         async with aiohttp.ClientSession() as http:
-            gateway = Gateway(url_of(listener), service, http)
+            gateway = Gateway(url_of(listener), service, backend, http)
             yield gateway
             await gateway.close()
     finally:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 from torch import Tensor
 from transformers import (
@@ -22,10 +24,10 @@ from transformers import (
 
 from prefixcache.config import EngineConfig
 from prefixcache.engine import Engine
-from prefixcache.engine.loading import LoadedModel, prepare_model
+from prefixcache.engine.loading import prepare_model
 from prefixcache.engine.model import PagedModel
 from prefixcache.engine.plan import Step
-from prefixcache.index import pack
+from prefixcache.index import Namespace, pack
 from prefixcache.text import Tokenizer
 from prefixcache.types import (
     Delta,
@@ -120,16 +122,31 @@ def oracle(model: PreTrainedModel, prompt: Sequence[int], n_tokens: int) -> Expe
 
 
 class RecordingModel(PagedModel):
-    """A paged model that keeps the logits of every forward, for comparison."""
+    """A paged model that keeps what each forward was and gave, for comparison.
 
-    def __init__(self, inner: PagedModel) -> None:
+    With a script it computes and stores KV as ever, but its best token at position p is
+    `script[p]`, and the last of the script from there on.
+    """
+
+    def __init__(self, inner: PagedModel, script: Sequence[int] | None = None) -> None:
         self.__dict__.update(inner.__dict__)
+        self._script = script
         self.rows: list[Tensor] = []
+        self.steps: list[Step] = []
 
     def forward(self, step: Step) -> Tensor:
         logits = super().forward(step)
+        if self._script is not None:
+            logits = self._scripted(step)
+        self.steps.append(step)
         self.rows.extend(logits.clone())
         return logits
+
+    def _scripted(self, step: Step) -> Tensor:
+        assert self._script is not None
+        positions = step.positions[0, step.logit_rows].tolist()
+        tokens = [self._script[min(place, len(self._script) - 1)] for place in positions]
+        return torch.nn.functional.one_hot(torch.tensor(tokens), self.vocab_size).float()
 
 
 @dataclass
@@ -137,31 +154,73 @@ class Answer:
     """What an engine gave for one request."""
 
     token_ids: list[int] = field(default_factory=list)
-    text: str = ""
+    texts: list[str] = field(default_factory=list)  # one for each token
     cached_tokens: int | None = None
     ending: Finished | Failed | None = None
+
+    @property
+    def text(self) -> str:
+        return "".join(self.texts)
 
     @property
     def finished(self) -> Finished:
         assert isinstance(self.ending, Finished), self.ending
         return self.ending
 
+    @property
+    def failed(self) -> Failed:
+        assert isinstance(self.ending, Failed), self.ending
+        return self.ending
+
 
 class Bench:
     """A tiny engine, its oracle, and short calls for tests."""
 
-    def __init__(self, architecture: str = "llama", **settings: Any) -> None:
-        self.reference = tiny_model(architecture)
+    def __init__(
+        self,
+        architecture: str = "llama",
+        *,
+        n_blocks: int | None = None,
+        dtype: torch.dtype = torch.float32,
+        tokenizer: Tokenizer | None = None,
+        eos_token_id: int | None = None,
+        script: Sequence[int] | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+        **settings: Any,
+    ) -> None:
+        """Make the engine.
+
+        Args:
+            architecture: one of ARCHITECTURES.
+            n_blocks: of the pool, of every layer group; None: plenty.
+            dtype: of the weights, the store and the oracle.
+            tokenizer: None: the engine knows no text.
+            eos_token_id: None: no token ends an answer.
+            script: what the model is made to say, by position; see RecordingModel.
+            clock: of the engine.
+            settings: of EngineConfig.
+        """
+        self.reference = tiny_model(architecture).to(dtype)
         defaults: dict[str, Any] = {"kv_memory_bytes": 1 << 20, "block_size_tokens": 4}
         self.config = EngineConfig(**(defaults | settings))
-        self.loaded = self._load(None)
-        self.model = RecordingModel(self.loaded.model)
-        self.engine = Engine(replace(self.loaded, model=self.model), self.config)
+        if n_blocks is not None:
+            memory_bytes = n_blocks * self.config.block_size_tokens * self._bytes_per_token()
+            self.config = msgspec.structs.replace(self.config, kv_memory_bytes=memory_bytes)
+        model = copy.deepcopy(self.reference)
+        model.generation_config.eos_token_id = eos_token_id
+        self.loaded = prepare_model(model, self.config, name="tiny", tokenizer=tokenizer)
+        self.model = RecordingModel(self.loaded.model, script)
+        self.engine = Engine(replace(self.loaded, model=self.model), self.config, clock=clock)
         self.answers: dict[str, Answer] = {}
 
-    def _load(self, tokenizer: Tokenizer | None) -> LoadedModel:
-        model = copy.deepcopy(self.reference)
-        return prepare_model(model, self.config, name="tiny", tokenizer=tokenizer)
+    def _bytes_per_token(self) -> int:
+        paged = PagedModel(copy.deepcopy(self.reference))
+        return paged.layout(self.config.block_size_tokens).bytes_per_token
+
+    @property
+    def n_held(self) -> int:
+        """Blocks that requests hold."""
+        return self.engine.stats().pool.held
 
     def submit(
         self,
@@ -172,6 +231,7 @@ class Bench:
         read_cache: bool = True,
         store_cache: bool = True,
         tenant: str = "default",
+        salt: str | None = None,
         **sampling: Any,
     ) -> None:
         params = SamplingParams(max_tokens=n_tokens, **sampling)
@@ -184,17 +244,18 @@ class Bench:
                 read_cache=read_cache,
                 store_cache=store_cache,
                 tenant=tenant,
+                salt=salt,
             )
         )
 
-    def step(self) -> list[Event]:
-        events = self.engine.step()
+    def step(self, poll: Callable[[], None] | None = None) -> list[Event]:
+        events = self.engine.step(poll)
         self.engine.cache.check()
         for event in events:
             answer = self.answers[event.request_id]
             if isinstance(event, Delta):
                 answer.token_ids.extend(event.token_ids)
-                answer.text += event.text
+                answer.texts.append(event.text)
             elif isinstance(event, Started):
                 answer.cached_tokens = event.cached_tokens
             else:
@@ -207,6 +268,13 @@ class Bench:
                 return
             self.step()
         raise AssertionError(f"still at work after {max_steps} steps")
+
+    def matchable(self, tokens: Sequence[int]) -> int:
+        """Return how many leading tokens a request of the default tenant could reuse now."""
+        namespace = Namespace(
+            model=self.engine.info.load_id, kv_format=self.engine.info.dtype, tenant="default"
+        )
+        return self.engine.cache.match_length(namespace, pack(tokens))
 
     def run(self, prompt: Sequence[int], n_tokens: int = 8, **options: Any) -> Answer:
         """Serve one request alone and return its answer."""

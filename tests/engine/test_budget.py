@@ -1,0 +1,116 @@
+"""Steps bounded in time: how many prompt tokens one takes, and what it learns from the last."""
+
+from __future__ import annotations
+
+import pytest
+
+from prefixcache.engine.budget import MIN_TOKENS, StepBudget
+from prefixcache.types import Started
+from tests.support.models import Bench, prompt_ids
+
+
+def budget_of(first_tokens: int = 100, max_tokens: int = 4000) -> StepBudget:
+    return StepBudget(step_seconds=0.5, max_tokens=max_tokens, first_tokens=first_tokens)
+
+
+@pytest.mark.parametrize("tokens_per_second", [200, 1000, 6000])
+def test_steps_come_to_take_the_set_time(tokens_per_second: int) -> None:
+    """Whatever the machine's speed, full steps soon last about step_seconds."""
+    budget = budget_of()
+    for _ in range(12):
+        budget.record(budget.tokens, budget.tokens / tokens_per_second)
+    assert budget.tokens == pytest.approx(0.5 * tokens_per_second, rel=0.02)
+
+
+def test_a_machine_that_changes_speed_is_followed() -> None:
+    """A budget learned when the machine was idle shrinks when it is busy."""
+    budget = budget_of()
+    for speed, wanted in ((4000, 2000), (400, 200), (4000, 2000)):
+        for _ in range(12):
+            budget.record(budget.tokens, budget.tokens / speed)
+        assert budget.tokens == pytest.approx(wanted, rel=0.02)
+
+
+def test_the_budget_has_bounds() -> None:
+    """It never exceeds the set maximum, and never falls so low that prompts stand still."""
+    assert budget_of(first_tokens=5000).tokens == 4000
+    budget = budget_of()
+    for _ in range(20):
+        budget.record(100, 1e-6)
+    assert budget.tokens == 4000
+    for _ in range(40):
+        budget.record(100, 1000.0)
+    assert budget.tokens == MIN_TOKENS
+
+
+@pytest.mark.parametrize(("n_tokens", "seconds"), [(MIN_TOKENS - 1, 1e-3), (1, 5.0), (100, 0.0)])
+def test_steps_that_say_nothing_teach_nothing(n_tokens: int, seconds: float) -> None:
+    """Steps of a few decodes, and those too short to be timed, leave the budget alone."""
+    budget = budget_of()
+    budget.record(n_tokens, seconds)
+    assert budget.tokens == 100
+
+
+@pytest.mark.parametrize(
+    ("pending", "used", "share"),
+    [
+        (60, 0, 60),
+        (500, 0, 100),
+        (500, 30, 70),
+        (120, 0, 120),  # a little over: taken whole, to save a step
+        (130, 0, 100),
+        (80, 30, 80),
+        (1, 99, 1),
+        (1, 100, 0),
+        (500, 150, 0),
+    ],
+)
+def test_a_share_is_what_is_left_of_the_step(pending: int, used: int, share: int) -> None:
+    """A prompt is cut to what earlier shares left, save for a small rest."""
+    assert budget_of().share(pending, used) == share
+
+
+class Clock:
+    """A clock that moves by `seconds` between two looks."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._now = 0.0
+
+    def __call__(self) -> float:
+        self._now += self.seconds
+        return self._now
+
+
+def largest_step(bench: Bench, first_step: int) -> int:
+    return max(step.token_ids.shape[1] for step in bench.model.steps[first_step:])
+
+
+@pytest.mark.parametrize(
+    ("seconds", "least", "most"), [(60.0, MIN_TOKENS, 1.25 * MIN_TOKENS), (1e-4, 400, 400)]
+)
+def test_the_engine_paces_prompts_by_its_clock(seconds: float, least: int, most: int) -> None:
+    """On a slow machine long prompts are cut small; on a fast one they are taken whole."""
+    bench = Bench(clock=Clock(seconds))
+    for seed in range(4):
+        bench.run(prompt_ids(400, seed=seed), 1)
+    n_before = len(bench.model.steps)
+    bench.run(prompt_ids(400, seed=9), 1)
+    assert least <= largest_step(bench, n_before) <= most
+
+
+def test_decodes_go_on_beside_a_long_prompt() -> None:
+    """While a long prompt is read in chunks, every step gives the running request a token."""
+    bench = Bench(max_step_tokens=20)
+    bench.submit("talker", prompt_ids(5), 30)
+    bench.step()
+    bench.submit("reader", prompt_ids(200, seed=2), 1)
+    n_steps = 0
+    while not bench.answers["reader"].token_ids:
+        before = len(bench.answers["talker"].token_ids)
+        events = bench.step()
+        n_steps += 1
+        assert len(bench.answers["talker"].token_ids) == before + 1
+        assert n_steps > 1 or any(isinstance(event, Started) for event in events)
+    assert n_steps >= 200 // 20
+    assert largest_step(bench, 1) <= 25

@@ -1,0 +1,208 @@
+"""The worker's loop in this process: what it does between two steps, and within one."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+import pytest
+from torch import Tensor
+
+from prefixcache.engine.plan import Step as Plan
+from prefixcache.engine.worker import Connection, Worker
+from prefixcache.index import pack
+from prefixcache.types import (
+    Delta,
+    Event,
+    Failed,
+    FailureKind,
+    Finished,
+    GenerationRequest,
+    RequestId,
+    SamplingParams,
+    Started,
+)
+from prefixcache.wire import (
+    HEADER,
+    Cancel,
+    Start,
+    Step,
+    Stop,
+    Submit,
+    ToWorker,
+    decode_to_gateway,
+    encode,
+    payload_length,
+)
+from tests.support.models import Bench, prompt_ids
+
+
+class CountedConnection(Connection):
+    """A connection that tells how many frames its reader has passed on."""
+
+    def __init__(self, stream: socket.socket) -> None:
+        super().__init__(stream)
+        self._n_asked = 0
+        self._changed = threading.Condition()
+
+    def receive(self) -> ToWorker | None:
+        with self._changed:
+            self._n_asked += 1
+            self._changed.notify_all()
+        return super().receive()
+
+    def wait_until_read(self, n_frames: int) -> None:
+        """Return once `n_frames` frames are in the inbox: the reader asks for the next one."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: self._n_asked > n_frames, timeout=30)
+
+
+def submission(name: str, n_prompt: int = 9, n_tokens: int = 4) -> Submit:
+    return Submit(
+        GenerationRequest(
+            request_id=RequestId(name),
+            token_ids=pack(prompt_ids(n_prompt, seed=3)),
+            sampling=SamplingParams(max_tokens=n_tokens),
+        )
+    )
+
+
+class LoopBench:
+    """A tiny engine in a worker's loop, on a thread; the test is the gateway."""
+
+    def __init__(self, max_step_tokens: int) -> None:
+        self.bench = Bench(max_step_tokens=max_step_tokens)
+        self._ours, theirs = socket.socketpair()
+        self._ours.settimeout(30)
+        self._theirs = theirs
+        self.connection = CountedConnection(theirs)
+        self._n_sent = 0
+        self.thread = threading.Thread(target=self._serve)
+
+    def _serve(self) -> None:
+        with suppress(BrokenPipeError, ConnectionResetError):  # as the process does
+            Worker(self.connection, self.bench.engine).run()
+
+    def send(self, message: ToWorker) -> None:
+        self._n_sent += 1
+        self._ours.sendall(encode(message))
+
+    def send_raw(self, data: bytes) -> None:
+        self._ours.sendall(data)
+
+    def send_and_wait(self, message: ToWorker) -> None:
+        """Send, and return once the worker's reader has it."""
+        self.send(message)
+        self.connection.wait_until_read(self._n_sent)
+
+    def submit(self, name: str, n_prompt: int = 9, n_tokens: int = 4) -> None:
+        self.send(submission(name, n_prompt, n_tokens))
+
+    def during_forward(self, number: int, action: Callable[[], None]) -> None:
+        """Do `action` while the model computes its forward of that number, from 1."""
+        forward = self.bench.model.forward
+
+        def watched(step: Plan) -> Tensor:
+            logits = forward(step)
+            if len(self.bench.model.steps) == number:
+                action()
+            return logits
+
+        self.bench.model.forward = watched  # type: ignore[method-assign]
+
+    def step(self) -> Step:
+        message = decode_to_gateway(self._read(payload_length(self._read(HEADER.size))))
+        assert isinstance(message, Step)
+        return message
+
+    def events(self, name: str) -> list[Event]:
+        """Return a request's events up to its end."""
+        found: list[Event] = []
+        while not found or not isinstance(found[-1], Finished | Failed):
+            found += [event for event in self.step().events if event.request_id == name]
+        return found
+
+    def _read(self, n_bytes: int) -> bytes:
+        data = self._ours.recv(n_bytes, socket.MSG_WAITALL)
+        assert len(data) == n_bytes, "the worker closed"
+        return data
+
+    def close(self) -> None:
+        self._ours.close()
+        if self.thread.ident is not None:
+            self.thread.join(timeout=30)
+        self._theirs.close()
+        assert not self.thread.is_alive()
+
+
+@pytest.fixture
+def loop() -> Iterator[LoopBench]:
+    bench = LoopBench(max_step_tokens=8)
+    try:
+        yield bench
+    finally:
+        bench.close()
+
+
+@pytest.mark.parametrize(("n_prompt", "forward"), [(8, 1), (40, 3), (40, 5)])
+def test_a_cancel_during_a_forward_wins_over_its_token(
+    loop: LoopBench, n_prompt: int, forward: int
+) -> None:
+    """A client gone while a chunk is computed, the last one too, gets nothing from it."""
+    loop.during_forward(forward, lambda: loop.send_and_wait(Cancel(RequestId("r"))))
+    loop.submit("r", n_prompt)
+    loop.thread.start()
+    events = loop.events("r")
+    assert not [event for event in events if isinstance(event, Delta)]
+    last = events[-1]
+    assert isinstance(last, Failed)
+    assert last.kind is FailureKind.CANCELLED
+    assert last.usage is not None
+    assert last.usage.output_tokens == 0
+    assert len(loop.bench.model.steps) == forward
+    assert loop.bench.n_held == 0
+
+
+def test_a_request_that_comes_during_a_forward_joins_the_next_step(loop: LoopBench) -> None:
+    """Nobody waits for the end of another's answer to be taken in."""
+    loop.during_forward(1, lambda: loop.send_and_wait(submission("late")))
+    loop.submit("early", n_prompt=4, n_tokens=40)
+    loop.thread.start()
+    steps = [loop.step().events for _ in range(2)]
+    started = [[e.request_id for e in events if isinstance(e, Started)] for events in steps]
+    assert started == [["early"], ["late"]]
+    assert isinstance(loop.events("early")[-1], Finished)
+
+
+def test_an_idle_worker_sleeps_and_wakes(loop: LoopBench) -> None:
+    """With nothing to do it takes no steps; a cancel of nobody brings no event."""
+    loop.thread.start()
+    loop.send(Cancel(RequestId("nobody")))
+    assert loop.step().events == ()
+    assert loop.bench.model.steps == []
+    for name in ("one", "two"):
+        loop.submit(name)
+        assert isinstance(loop.events(name)[-1], Finished)
+    loop.send(Start(loop.bench.config))  # a second one is ignored
+    assert loop.step().events == ()
+
+
+def test_stop_ends_the_loop_with_requests_in_flight(loop: LoopBench) -> None:
+    """Stop comes through during a forward, and no further step is taken."""
+    loop.during_forward(2, lambda: loop.send_and_wait(Stop()))
+    loop.submit("r", n_tokens=400)
+    loop.thread.start()
+    loop.thread.join(timeout=30)
+    assert not loop.thread.is_alive()
+    assert len(loop.bench.model.steps) == 2
+
+
+def test_a_malformed_frame_ends_the_loop(loop: LoopBench, caplog: pytest.LogCaptureFixture) -> None:
+    """A gateway that cannot be understood is as good as gone, and the log says so."""
+    loop.thread.start()
+    loop.send_raw(b"\x09\x00\x00\x00\x01x")
+    loop.thread.join(timeout=30)
+    assert not loop.thread.is_alive()
+    assert "version 9" in caplog.text

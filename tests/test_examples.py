@@ -1,0 +1,25 @@
+"""The examples run, on a smaller scale."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+
+def test_kv_cache_example_counts_what_a_cache_saves(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Three ways to the same tokens: everything again each time, once, and only what is new."""
+    from examples import kv_cache  # torch: not for every test's start
+
+    n_tokens, n_shared = 70, 48
+    monkeypatch.setattr(kv_cache, "N_TOKENS", n_tokens)
+    monkeypatch.setattr(kv_cache, "N_SHARED", n_shared)
+    kv_cache.main()
+    lines = capsys.readouterr().out.splitlines()
+    counts = [
+        int(re.findall(r"([\d,]+) +\d+\.\d\d$", line)[0].replace(",", "")) for line in lines[1:4]
+    ]
+    assert counts == [n_tokens * (n_tokens + 1) // 2, n_tokens, n_tokens - n_shared]
+    assert lines[4] == "the same tokens each time: True"
