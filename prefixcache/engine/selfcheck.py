@@ -12,7 +12,9 @@ from prefixcache.types import BlockId, Span
 
 N_TOKENS = 24
 CUTS = (0, 7, 16, 17, 23)  # chunk starts: inside a block, at its edge, single tokens
-TOLERANCE = {torch.float32: 1e-3, torch.float16: 5e-2, torch.bfloat16: 2e-1}
+# Largest distance from the model's own logits, as a share of their length. Seen on eight models
+# (2 to 30 layers): at most 2e-6, 6e-3 and 3.4e-2; with a scale off by a tenth 6.7e-2 and more.
+TOLERANCE = {torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 5e-2}
 
 
 def check_model(model: PagedModel, store: KVStore) -> None:
@@ -29,17 +31,18 @@ def check_model(model: PagedModel, store: KVStore) -> None:
     expected = model.plain_logits(token_ids)
     n_blocks = -(-N_TOKENS // store.layout.block_size_tokens)
     tables = tuple([Span(BlockId(0), n_blocks)] for _ in store.layout.groups)
-    limit = TOLERANCE[model.dtype] * max(1.0, expected.abs().max().item())
+    limit = TOLERANCE[model.dtype]
     for start, stop in zip(CUTS, (*CUTS[1:], N_TOKENS), strict=True):
         chunk = Chunk(token_ids[start:stop], start, tables, wants_logits=True)
         try:
             found = model.forward(plan_step([chunk], store, model.device))[0]
         except (EngineError, TypeError, RuntimeError) as error:
             raise UnsupportedModelError(model.architecture, str(error)) from error
-        difference = (found - expected[stop - 1]).abs().max().item()
+        wanted = expected[stop - 1]
+        difference = ((found - wanted).norm() / wanted.norm()).item()
         if not difference <= limit:
             reason = (
-                f"its logits with the paged cache differ from its own by {difference:.3g}"
-                f" (allowed {limit:.3g})"
+                f"its logits with the paged cache differ from its own by a share of"
+                f" {difference:.2g} (allowed {limit:.2g})"
             )
             raise UnsupportedModelError(model.architecture, reason)
