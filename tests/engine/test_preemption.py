@@ -15,8 +15,7 @@ def crowded(n_blocks: int, n_prompt: int, n_first: int, n_second: int) -> Bench:
     bench = Bench(n_blocks=n_blocks, growth_blocks=0)
     bench.submit("first", prompt_ids(n_prompt, seed=1), n_first)
     bench.submit("second", prompt_ids(n_prompt, seed=2), n_second)
-    while not bench.engine.stats().preemptions_total:
-        bench.step()
+    bench.step_until(lambda: bench.engine.stats().preemptions_total)
     assert bench.engine.stats().waiting == 1
     return bench
 
@@ -74,8 +73,7 @@ def test_a_hit_before_a_preemption_is_counted_once() -> None:
 def test_replayed_output_is_known_once() -> None:
     """Right after the resume, and at the end, no doubled sequence is in the tree."""
     bench = crowded(12, 20, 8, 24)
-    while bench.engine.stats().waiting:
-        bench.step()
+    bench.step_until(lambda: not bench.engine.stats().waiting)
     prompt, output = prompt_ids(20, seed=2), list(bench.answers["second"].token_ids)
     for _ in range(2):
         known = len(prompt) + len(output)

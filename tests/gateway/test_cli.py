@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -89,15 +90,16 @@ def test_a_stop_does_not_wait_for_a_prompt_that_is_being_read(model: str) -> Non
     (Path(model) / "chat_template.jinja").write_text(slow, encoding="utf-8")
     arguments = ("--backend", "echo", "--model", model, "--drain-seconds", "0.5")
     with serving(*arguments) as (process, url):
-        body = json.dumps({"model": "tiny", "messages": [{"role": "user", "content": "x"}]})
-        waiting = subprocess.Popen(
-            ["curl", "-s", "-d", body, f"{url}/v1/chat/completions"],  # noqa: S607
-            stdout=subprocess.DEVNULL,
+        body = b'{"model":"tiny","messages":[{"role":"user","content":"x"}]}'
+        head = (
+            b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
         )
+        waiting = socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])))
+        waiting.sendall(head % len(body) + body)
         time.sleep(1)
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=6)
-        waiting.wait(5)
+        process.communicate(timeout=12)
+        waiting.close()
     assert process.returncode == 0
 
 

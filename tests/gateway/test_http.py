@@ -132,8 +132,8 @@ async def test_a_connection_without_a_request_is_closed(tmp_path: Path) -> None:
 async def test_a_refused_stream_is_plain_json_and_the_connection_goes_on(gateway: Gateway) -> None:
     """stream with n 0 is a 400 in JSON before any event; the next request is served after it."""
     bad = BODY.replace(b"}]", b'}],"stream":true,"n":0')
-    keep = [head(length=len(b)).replace(b"Connection: close\r\n", b"") + b for b in (bad,)]
-    answer = await raw(gateway, *keep, head() + BODY)
+    keeping = head(length=len(bad)).replace(b"Connection: close\r\n", b"")
+    answer = await raw(gateway, keeping + bad, head() + BODY)
     first, _, second = answer.partition(b"HTTP/1.1 200 OK")
     assert first.startswith(b"HTTP/1.1 400")
     assert b"Content-Type: application/json" in first

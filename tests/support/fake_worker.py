@@ -35,7 +35,8 @@ from prefixcache.types import (
     Usage,
 )
 
-DIE, FLOOD, GARBAGE, SILENT, ENDLESS, BAD, HUGE = range(1, 8)  # first ids that ask for trouble
+DIE, FLOOD, GARBAGE, SILENT, ENDLESS, BAD = range(1, 7)  # first ids that ask for trouble
+HUGE = 666
 EXIT_CODE = 13
 POOL_BLOCKS = 8
 VOCABULARY = 10_000

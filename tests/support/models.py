@@ -263,11 +263,15 @@ class Bench:
         return events
 
     def drain(self, max_steps: int = 2000) -> None:
+        self.step_until(lambda: not self.engine.has_work, max_steps)
+
+    def step_until(self, condition: Callable[[], object], max_steps: int = 2000) -> None:
+        """Step until `condition` is true; fail when that takes more than `max_steps`."""
         for _ in range(max_steps):
-            if not self.engine.has_work:
+            if condition():
                 return
             self.step()
-        raise AssertionError(f"still at work after {max_steps} steps")
+        raise AssertionError(f"not there after {max_steps} steps")
 
     def matchable(self, tokens: Sequence[int]) -> int:
         """Return how many leading tokens a request of the default tenant could reuse now."""
