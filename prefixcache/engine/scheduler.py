@@ -92,7 +92,7 @@ class Scheduler:
         """Make room for one token; False when the sequence itself had to give way."""
         while True:
             try:
-                self._cache.extend(lease, sequence.n_tokens)
+                self._cache.extend(lease, sequence.n_tokens, most_tokens=sequence.most_tokens)
             except PoolExhaustedError:
                 youngest = self.running[-1]
                 self._preempt(youngest)

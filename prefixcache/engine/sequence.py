@@ -35,6 +35,11 @@ class Sequence:
         return len(self.prompt) + len(self.output)
 
     @property
+    def most_tokens(self) -> int:
+        """Positions whose KV it can ever need; the last token is never fed."""
+        return len(self.prompt) + self.max_tokens - 1
+
+    @property
     def n_pending(self) -> int:
         """Tokens known that were not fed to the model yet."""
         return self.n_tokens - self.n_computed

@@ -151,11 +151,15 @@ class PrefixCache:
             self._hit_tokens += lease.cached_tokens
         return lease
 
-    def extend(self, lease: Lease, n_tokens: int) -> None:
+    def extend(self, lease: Lease, n_tokens: int, *, most_tokens: int | None = None) -> None:
         """Make room for `n_tokens` tokens in all.
 
         Takes `growth_blocks` at a time, so that runs stay long, where free and cached blocks allow
         it; else exactly what is needed.
+
+        Args:
+            most_tokens: the request will never have more in all, so nothing is taken beyond;
+                None: not known.
 
         Raises:
             RequestTooLargeError, PoolExhaustedError: as `acquire`; the lease is unchanged.
@@ -168,6 +172,9 @@ class PrefixCache:
             self._room.require(missing, self._room.n_obtainable - lease.n_slack)
             self._leases.resize(lease, n_blocks=lease.n_blocks, n_needed=lease.n_blocks)
             portion = max(missing, self._growth_blocks)
+            if most_tokens is not None:
+                most_missing = self._blocks_for(most_tokens) - lease.n_blocks
+                portion = max(missing, min(portion, most_missing))
             self._room.take(lease, portion if portion <= self._pools.n_obtainable else missing)
         self._leases.resize(lease, n_blocks=lease.n_blocks, n_needed=n_needed)
 

@@ -43,6 +43,14 @@ def test_growth_takes_exactly_what_is_needed_when_others_hold_the_rest() -> None
     assert cache.counts().free == 2
 
 
+def test_growth_takes_nothing_that_the_request_can_never_use() -> None:
+    """A portion ends where the request must end."""
+    cache = cache_of(12, growth_blocks=4)
+    lease = cache.acquire(NS, pack([1, 2]))
+    cache.extend(lease, 3, most_tokens=5)
+    assert lease.capacity_tokens == 6
+
+
 def test_unused_growth_is_taken_back_before_a_request_is_refused() -> None:
     """The last resort is what others took ahead of need, oldest first, as much as lacks."""
     cache = cache_of(12, growth_blocks=4)
