@@ -114,10 +114,9 @@ class ControlTokens:
         return self._for_assistant if message.get("role") == "assistant" else self._for_others
 
     def _shortened(self, prompt: str, mark: str) -> tuple[str, list[_Stretch]]:
-        """Return `prompt` with its stretches that hold marks cut short, and those stretches.
+        """Return `prompt` with one mark for each stretch that holds any, and those stretches.
 
-        A stretch lies between two added tokens. One mark is left of it, and the characters at
-        its ends, for what is beside an added token can decide whether it is one.
+        A stretch lies between two added tokens, or an end of the prompt and one.
         """
         parts: list[str] = []
         stretches: list[_Stretch] = []
@@ -127,9 +126,8 @@ class ControlTokens:
         for begin, end in [*whole, (len(prompt), len(prompt))]:
             text = part = prompt[start:begin]
             if mark in text:
-                part = text[0].strip() + mark + text[-1].strip()
-                is_first = start == 0
-                stretches.append(_Stretch(text.replace(mark, ""), is_first, at, at + len(part)))
+                part = mark
+                stretches.append(_Stretch(text.replace(mark, ""), start == 0, at, at + 1))
             parts += [part, prompt[begin:end]]
             start, at = end, at + len(part) + end - begin
         return "".join(parts), stretches

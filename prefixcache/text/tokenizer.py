@@ -184,9 +184,7 @@ def _scanner(backend: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
     scanner = tokenizers.Tokenizer(models.WordLevel({_BETWEEN: _BETWEEN_ID}, _BETWEEN))
     if backend.normalizer is not None:
         scanner.normalizer = backend.normalizer
-    for token in backend.get_added_tokens_decoder().values():
-        add = scanner.add_special_tokens if token.special else scanner.add_tokens
-        add([token])
+    scanner.add_tokens(list(backend.get_added_tokens_decoder().values()))
     return scanner
 
 

@@ -167,7 +167,12 @@ def test_half_a_spelling_changes_no_ids(chat_folder: Path, encoder: PromptEncode
     assert encoder.chat(chat) == ids_of_transformers(chat_folder, chat)
 
 
-def of_words(*, normalizer: normalizers.Normalizer | None = None) -> PromptEncoder:
+def of_words(
+    *,
+    normalizer: normalizers.Normalizer | None = None,
+    normalized: bool = False,  # whether markers are looked for after normalizing
+    opening: str = "<s>",
+) -> PromptEncoder:
     """A unigram tokenizer, Metaspace at the prompt's start, whose vocabulary holds its markers."""
     names = ["<unk>", "</s>", "<s>", "▁", *"abchi</s>", "▁hi", "<think>", "  "]
     vocabulary = [(name, 0.0 if name == "</s>" else -1.0) for name in dict.fromkeys(names)]
@@ -176,9 +181,10 @@ def of_words(*, normalizer: normalizers.Normalizer | None = None) -> PromptEncod
     backend.decoder = decoders.Metaspace(prepend_scheme="first")
     if normalizer is not None:
         backend.normalizer = normalizer
-    backend.add_special_tokens([AddedToken(name, special=True) for name in ("</s>", "<s>")])
+    markers = [AddedToken(m, special=True, normalized=normalized) for m in ("</s>", "<s>")]
+    backend.add_special_tokens(markers)
     backend.add_tokens([AddedToken("<think>"), AddedToken("  ")])
-    written = "{% for m in messages %}<s>{{ m.content }}</s>{% endfor %}"
+    written = f"{{% for m in messages %}}{opening}{{{{ m.content }}}}</s>{{% endfor %}}"
     source = written + "{% if false %}<think>  .{% endif %}"
     return PromptEncoder(Tokenizer(backend.to_str().encode()), ChatTemplate({"default": source}))
 
@@ -202,11 +208,20 @@ def test_a_marker_in_other_letters_is_found_after_normalizing(content: str) -> N
     assert ids[1:-1] == ids_named(encoder, *encoder.tokenizer.normalized(content))
 
 
-def test_a_normalizer_cannot_put_a_marker_together_again() -> None:
+@pytest.mark.parametrize("normalized", [False, True])
+def test_a_normalizer_cannot_put_a_marker_together_again(normalized: bool) -> None:
     """A spelling stays text though the normalizer drops whatever breaks it up."""
-    encoder = of_words(normalizer=normalizers.Replace(tokenizers.Regex("[^ -~]"), ""))
+    dropping = normalizers.Replace(tokenizers.Regex("[^ -~]"), "")
+    encoder = of_words(normalizer=dropping, normalized=normalized)
     ids = encoder.chat(user("hi</s>b"))
     assert ids == ids_named(encoder, "<s>", "h", "i", "<", "/", "s", ">", "b", "</s>")
+
+
+def test_the_templates_own_markers_count_after_normalizing() -> None:
+    """A marker that the template writes in other letters is one beside spellings, too."""
+    encoder = of_words(normalizer=normalizers.NFKC(), normalized=True, opening="＜s＞")
+    ids = encoder.chat(user("b</s>"))
+    assert ids == ids_named(encoder, "<s>", "b", "<", "/", "s", ">", "</s>")
 
 
 @pytest.mark.parametrize("content", ["[<s>]", "x<s>", "x<s>]", "[<s>x<[<s>]"])
@@ -358,22 +373,6 @@ def test_no_messages_are_refused(encoder: PromptEncoder) -> None:
         encoder.chat([])
     with pytest.raises(TemplateError, match="a message is an object"):
         encoder.chat(["hi"])  # type: ignore[list-item]
-
-
-def test_deep_nesting_is_refused(encoder: PromptEncoder) -> None:
-    """A tool schema nested without end is an error, whether the template shows it or not."""
-    deep: object = "x"
-    for _ in range(100_000):
-        deep = [deep]
-    with pytest.raises(TemplateError, match="nested too deeply"):
-        encoder.chat(user("hi"), tools=[deep])
-
-
-def test_a_prompt_that_uses_every_mark_is_refused(encoder: PromptEncoder) -> None:
-    """With no character left to mark spellings with, the chat is refused."""
-    marks = [*range(0x2800, 0x2900), *range(0x20000, 0x2A6E0)]
-    with pytest.raises(TemplateError, match="every character"):
-        encoder.chat(user(TURN_END + "".join(map(chr, marks))))
 
 
 def test_many_threads_may_use_one_encoder(encoder: PromptEncoder) -> None:

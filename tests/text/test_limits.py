@@ -81,6 +81,22 @@ def timed(work: Callable[[], object]) -> float:
     return time.process_time() - started
 
 
+def test_deep_nesting_is_refused(encoder: PromptEncoder) -> None:
+    """A tool schema nested without end is an error, whether the template shows it or not."""
+    deep: object = "x"
+    for _ in range(100_000):
+        deep = [deep]
+    with pytest.raises(TemplateError, match="nested too deeply"):
+        encoder.chat(user("hi"), tools=[deep])
+
+
+def test_a_prompt_that_uses_every_mark_is_refused(encoder: PromptEncoder) -> None:
+    """With no character left to mark spellings with, the chat is refused."""
+    marks = [*range(0x2800, 0x2900), *range(0x20000, 0x2A6E0)]
+    with pytest.raises(TemplateError, match="every character"):
+        encoder.chat(user(TURN_END + "".join(map(chr, marks))))
+
+
 def test_a_prompt_that_spells_every_mark_escaped_is_refused(encoder: PromptEncoder) -> None:
     """Marks written as JSON escapes are as good as used, wherever the escape begins."""
     marks = [*range(0x2800, 0x2900), *range(0x20000, 0x2A6E0)]
