@@ -309,6 +309,20 @@ def test_step_survives_a_row_that_cannot_be_sampled() -> None:
     assert bench.answers["good"].finished.usage.output_tokens == 4
 
 
+@pytest.mark.parametrize("seed", [2**63, 2**64, -(2**63) - 1])
+def test_seeds_beyond_64_bits_are_refused(seed: int) -> None:
+    """A seed that no generator takes fails its request; the widest ones are served."""
+    bench = Bench()
+    bench.submit("bad", [1, 2], 1, temperature=1.0, seed=seed)
+    bench.submit("least", [1, 2], 1, temperature=1.0, seed=-(2**63))
+    bench.submit("most", [1, 2], 1, temperature=1.0, seed=2**63 - 1)
+    bench.drain()
+    refusal = bench.answers["bad"].ending
+    assert isinstance(refusal, Failed)
+    assert refusal.kind is FailureKind.INVALID
+    assert len(bench.answers["least"].token_ids + bench.answers["most"].token_ids) == 2
+
+
 # Text
 
 
@@ -536,6 +550,23 @@ def test_poll_is_called_between_the_forward_and_its_tokens() -> None:
     bench.submit("r", prompt_ids(5), 1)
     bench.engine.step(poll=lambda: order.append("poll"))
     assert order == ["forward", "poll"]
+
+
+def test_prompt_may_leave_room_for_one_token() -> None:
+    """A prompt one short of the limit gets one token; one as long as the limit is refused."""
+    bench = small_bench(n_tokens=64)
+    bench.submit("long", prompt_ids(64), 4)
+    assert bench.run(prompt_ids(63), 4).finished.usage.output_tokens == 1
+    refusal = bench.answers["long"].ending
+    assert isinstance(refusal, Failed)
+    assert refusal.kind is FailureKind.TOO_LARGE
+
+
+def test_the_narrowest_limit_is_the_longest_sequence() -> None:
+    """Of the model's, the setting's and the pool's limit the least one counts."""
+    assert small_bench(n_tokens=64).engine.info.max_model_tokens == 64
+    assert Bench(kv_memory_bytes=1 << 23).engine.info.max_model_tokens == 512
+    assert Bench(max_model_tokens=30).engine.info.max_model_tokens == 30
 
 
 # What is stored
