@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 
 from prefixcache.errors import PromptTooLongError, TemplateError
-from prefixcache.text.control import ControlTokens, Message, texts_in
+from prefixcache.text.control import ControlTokens, Message
 from prefixcache.text.template import ChatTemplate, Clock
 from prefixcache.text.tokenizer import Tokenizer
 
@@ -51,7 +51,7 @@ class PromptEncoder:
 
         Raises:
             PromptTooLongError: all texts together, or what the template makes of them, have more
-                than `max_characters`. Nothing was tokenized then.
+                than `max_characters`; any other value counts as one. Nothing was tokenized.
             TemplateError: a message is malformed, or the template refused it or is missing.
             TextError: a text holds half of a surrogate pair.
 
@@ -61,7 +61,7 @@ class PromptEncoder:
             raise TemplateError("there are no messages; send at least one")
         prepared = [_prepared(message) for message in messages]
         try:
-            _check(sum(map(len, texts_in([prepared, tools]))), max_characters)
+            _check(_n_characters([prepared, tools]), max_characters)
             guarded = self._control.guarded(prepared, tools)
         except RecursionError as error:
             raise TemplateError("messages or tools are nested too deeply") from error
@@ -89,6 +89,23 @@ class PromptEncoder:
 def _check(n_characters: int, max_characters: int | None) -> None:
     if max_characters is not None and n_characters > max_characters:
         raise PromptTooLongError(n_characters, max_characters)
+
+
+def _n_characters(value: object) -> int:
+    """Return the characters of all texts in a JSON-like value; what is no text counts as one."""
+    total = 0
+    waiting = [value]
+    while waiting:
+        match waiting.pop():
+            case str(text):
+                total += len(text)
+                continue
+            case Mapping() as fields:
+                waiting += [*fields.keys(), *fields.values()]
+            case Sequence() as items:
+                waiting += items
+        total += 1
+    return total
 
 
 def _prepared(message: Message) -> dict[str, object]:

@@ -77,7 +77,7 @@ class ControlTokens:
         """
         if not self._is_needed(messages, tools):
             return None
-        mark = _mark([self._written, *texts_in(messages), *texts_in(tools)])
+        mark = _mark([self._written, *_texts(messages), *_texts(tools)])
         return Guarded(
             [self._of(message).broken_message(message, mark) for message in messages],
             None if tools is None else [self._for_others.broken(tool, mark) for tool in tools],
@@ -107,8 +107,8 @@ class ControlTokens:
 
     def _is_needed(self, messages: Sequence[Message], tools: Sequence[object] | None) -> bool:
         return any(
-            self._of(message).is_in(text) for message in messages for text in texts_in(message)
-        ) or any(self._for_others.is_in(text) for text in texts_in(tools))
+            self._of(message).is_in(text) for message in messages for text in _texts(message)
+        ) or any(self._for_others.is_in(text) for text in _texts(tools))
 
     def _of(self, message: Message) -> _Spellings:
         return self._for_assistant if message.get("role") == "assistant" else self._for_others
@@ -201,14 +201,14 @@ class _Spellings:
         return normal != rest and bool(self._any.search(normal))
 
 
-def texts_in(value: object) -> Iterator[str]:
+def _texts(value: object) -> Iterator[str]:
     """Yield every string in a JSON-like value, keys included."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
-        yield from chain.from_iterable(map(texts_in, chain(value.keys(), value.values())))
+        yield from chain.from_iterable(map(_texts, chain(value.keys(), value.values())))
     elif isinstance(value, Sequence):
-        yield from chain.from_iterable(map(texts_in, value))
+        yield from chain.from_iterable(map(_texts, value))
 
 
 def _mapped(value: object, change: Callable[[str], str]) -> object:

@@ -49,6 +49,12 @@ def test_tools_count_as_well(encoder: PromptEncoder) -> None:
         encoder.chat(user("hi"), tools=tools, max_characters=1000)
 
 
+def test_values_without_text_count_as_well(encoder: PromptEncoder) -> None:
+    """Nor can it be made large, and slow to look through, of things that hold no text."""
+    with pytest.raises(PromptTooLongError):
+        encoder.chat(user("hi"), tools=[{"a": [[]] * 1000}], max_characters=1000)
+
+
 @pytest.mark.parametrize("content", ["hi", TURN_END])
 def test_what_the_template_makes_of_it_counts(encoder: PromptEncoder, content: str) -> None:
     """A template that repeats itself is measured by its result."""
