@@ -16,6 +16,7 @@ from prefixcache.errors import UnsupportedModelError
 from prefixcache.kv import KVLayout, LayerGroup
 
 PROBE = "prefixcache_probe"
+MASKED_KINDS = frozenset({"sliding_attention", "chunked_attention"})
 MOVING_ROPES = frozenset({"dynamic", "longrope"})
 
 
@@ -98,7 +99,7 @@ class PagedModel:
                 probe=probe,
                 **{self._cache_name: probe},
             )
-        except (AttributeError, TypeError, KeyError, RuntimeError) as error:
+        except Exception as error:  # the edge to a model's own code
             reason = f"its layers do not write through a key/value cache ({error})"
             raise UnsupportedModelError(self.architecture, reason) from error
         finally:
@@ -118,9 +119,15 @@ class PagedModel:
         config = self.model.config.get_text_config()
         kinds = getattr(config, "layer_types", None) or []
         for layer, shape in shapes.items():
-            if layer < len(kinds) and kinds[layer] == "sliding_attention" and shape.window is None:
+            if layer < len(kinds) and kinds[layer] in MASKED_KINDS and shape.window is None:
                 reason = f"the sliding window of layer {layer} does not reach its attention call"
                 raise UnsupportedModelError(self.architecture, reason)
+        window = getattr(config, "sliding_window", None)
+        is_wide = window is None or window >= getattr(config, "max_position_embeddings", window)
+        is_off = is_wide or getattr(config, "use_sliding_window", None) is False
+        if not (kinds or is_off or any(shape.window for shape in shapes.values())):
+            reason = f"its sliding window of {window} does not reach its attention calls"
+            raise UnsupportedModelError(self.architecture, reason)
 
 
 class _ProbeCache:

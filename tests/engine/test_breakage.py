@@ -323,6 +323,20 @@ def test_seeds_beyond_64_bits_are_refused(seed: int) -> None:
     assert len(bench.answers["least"].token_ids + bench.answers["most"].token_ids) == 2
 
 
+def test_packed_ids_that_end_inside_one_are_refused() -> None:
+    """Five bytes are no prompt: the request fails, and the call that queues it does not."""
+    bench = Bench()
+    bench.answers["half"] = Answer()
+    half = GenerationRequest(
+        request_id=RequestId("half"), token_ids=b"\1\0\0\0\2", sampling=SamplingParams()
+    )
+    bench.engine.submit(half)
+    bench.drain()
+    refusal = bench.answers["half"].ending
+    assert isinstance(refusal, Failed)
+    assert refusal.kind is FailureKind.INVALID
+
+
 # Text
 
 
@@ -589,13 +603,13 @@ def test_only_written_positions_are_matchable() -> None:
     assert is_greedy(bench.reference, prompt, bench.run(prompt, 4).token_ids)
 
 
-def test_last_block_of_an_answer_is_stored_when_it_is_full() -> None:
+@pytest.mark.parametrize(("n_tokens", "known"), [(4, 20), (5, 24)])
+def test_last_block_of_an_answer_is_stored_when_it_is_full(n_tokens: int, known: int) -> None:
     """Prompt and answer less the last token, to the token, are there for the next turn."""
     bench = Bench()
     prompt = prompt_ids(20, seed=1)
-    for n_tokens, known in ((4, 20), (5, 24)):  # 23 and 24 positions are written
-        turn = prompt + bench.run(prompt, n_tokens).token_ids
-        assert bench.run([*turn, 1, 2], 1).cached_tokens == known
+    turn = prompt + bench.run(prompt, n_tokens).token_ids
+    assert bench.run([*turn, 1, 2], 1).cached_tokens == known
 
 
 def test_salts_share_nothing() -> None:
@@ -721,6 +735,37 @@ def test_text_is_whole_when_the_answer_ends(chatty: Engine, tokenizer: Tokenizer
         stop = expected[-1:] + "never"
         assert finish(chatty, max_tokens=n_tokens)[0] == expected
         assert finish(chatty, max_tokens=n_tokens, stop=(stop,))[0] == expected
+
+
+def test_answer_that_cannot_be_made_into_text_fails_alone(tmp_path: Path) -> None:
+    """An error of the tokenizer ends the request that met it, and no other."""
+    model = tiny_model("llama")
+    token = oracle(model, prompt_ids(9), 3).token_ids[2]
+    write_chat_tokenizer(tmp_path)
+    tokenizer = Tokenizer.load(tmp_path)
+
+    def spelling(token_id: int) -> str:
+        if token_id == token:
+            raise RuntimeError("planted")
+        return "a"
+
+    tokenizer.spelling = spelling  # type: ignore[method-assign]
+    settings = EngineConfig(kv_memory_bytes=1 << 20)
+    engine = Engine.from_model(model, settings, tokenizer=tokenizer)
+    for name, ends_first in (("bad", False), ("good", True)):
+        params = SamplingParams(max_tokens=2 if ends_first else 4)
+        engine.submit(
+            GenerationRequest(
+                request_id=RequestId(name), token_ids=pack(prompt_ids(9)), sampling=params
+            )
+        )
+    endings = {}
+    while engine.has_work:
+        for event in engine.step():
+            if isinstance(event, Finished | Failed):
+                endings[event.request_id] = type(event)
+    assert endings == {"bad": Failed, "good": Finished}
+    assert engine.stats().pool.held == 0
 
 
 # The worker

@@ -13,6 +13,7 @@ from transformers import (
     GptOssConfig,
     LlamaConfig,
     MambaConfig,
+    PhimoeConfig,
     PreTrainedModel,
 )
 
@@ -59,6 +60,12 @@ def test_layout_is_what_the_layers_keep() -> None:
     [
         (Gemma2Config(**SMALL, head_dim=16), "softcap"),
         (GptOssConfig(**SMALL, head_dim=16), "s_aux"),
+        (
+            PhimoeConfig(
+                **SMALL, num_local_experts=2, sliding_window=8, max_position_embeddings=512
+            ),
+            "window of 8",
+        ),
         (MambaConfig(vocab_size=64, hidden_size=32, num_hidden_layers=2), "cache"),
         (BloomConfig(vocab_size=64, hidden_size=32, n_layer=2, n_head=2), "cache"),
         (
@@ -69,7 +76,7 @@ def test_layout_is_what_the_layers_keep() -> None:
             "rotary angles",
         ),
     ],
-    ids=["soft caps", "sinks", "recurrent", "own attention", "moving rope"],
+    ids=["soft caps", "sinks", "window in the mask", "recurrent", "own attention", "moving rope"],
 )
 def test_models_that_cannot_work_are_refused_with_a_reason(config: Any, reason: str) -> None:
     """What paged attention cannot do is said at load, by name."""

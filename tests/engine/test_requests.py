@@ -276,8 +276,9 @@ def raise_error(_logits: Tensor) -> Tensor:
 
 
 def spoil_last_row(logits: Tensor) -> Tensor:
-    logits[-1] = torch.nan
-    return logits
+    spoiled = logits.clone()
+    spoiled[-1] = torch.nan
+    return spoiled
 
 
 @pytest.mark.parametrize("fault", [raise_error, spoil_last_row])
