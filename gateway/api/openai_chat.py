@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 
 from aiohttp import web
 
-from gateway.api.answers import answer
 from gateway.api.bodies import decode_body
 from gateway.api.openai_models import CHAT_DECODER, CHAT_NEUTRAL, ChatBody, Message
 from gateway.api.openai_options import (
     Asked,
     Prompts,
+    answer_body,
     check_count,
     check_fields,
     make_call,
@@ -20,17 +19,12 @@ from gateway.api.openai_options import (
 )
 from gateway.api.openai_replies import ChatShape, Head
 from gateway.errors import InvalidRequestError
-from gateway.http import SERVICE, read_body
 from gateway.service import Service
 
 
 async def create_chat_completion(request: web.Request) -> web.StreamResponse:
     """Answer a conversation with the model's next turn."""
-    service = request.app[SERVICE]
-    service.served()  # before the body is read
-    body = await read_body(request)
-    asked = await service.encode(partial(_asked, service, body))
-    return await answer(request, asked.call, ChatShape(asked.head), stream=asked.stream)
+    return await answer_body(request, _asked, ChatShape)
 
 
 def _asked(service: Service, data: bytes) -> Asked:

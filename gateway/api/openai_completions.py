@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import partial
 from typing import cast
 
 import msgspec
 from aiohttp import web
 
-from gateway.api.answers import answer
 from gateway.api.bodies import decode_body
 from gateway.api.openai_models import (
     COMPLETION_DECODER,
@@ -21,6 +19,7 @@ from gateway.api.openai_models import (
 from gateway.api.openai_options import (
     Asked,
     Prompts,
+    answer_body,
     check_count,
     check_fields,
     make_call,
@@ -29,7 +28,6 @@ from gateway.api.openai_options import (
 from gateway.api.openai_replies import Head, TextShape
 from gateway.config import GatewayConfig
 from gateway.errors import ContextLengthError, InvalidRequestError, UnsupportedFieldError
-from gateway.http import SERVICE, read_body
 from gateway.service import Served, Service
 
 _DEFAULT_MAX_TOKENS = 16  # as OpenAI's
@@ -38,11 +36,7 @@ _TOKEN_IDS = re.compile(rb"\s*\[\s*(?:(?P<several>\[)|[0-9])")  # how token ids 
 
 async def create_completion(request: web.Request) -> web.StreamResponse:
     """Continue one or more plain prompts."""
-    service = request.app[SERVICE]
-    service.served()  # before the body is read
-    body = await read_body(request)
-    asked = await service.encode(partial(_asked, service, body))
-    return await answer(request, asked.call, TextShape(asked.head), stream=asked.stream)
+    return await answer_body(request, _asked, TextShape)
 
 
 def _asked(service: Service, data: bytes) -> Asked:

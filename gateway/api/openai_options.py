@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
+from aiohttp import web
+
+from gateway.api.answers import ReplyShape, answer
 from gateway.api.openai_models import CacheOptions, GenerationBody
 from gateway.api.openai_replies import Head
 from gateway.config import GatewayConfig
 from gateway.errors import ContextLengthError, InvalidRequestError, UnsupportedFieldError
+from gateway.http import SERVICE, read_body
 from gateway.service import Call, Served, Service
 from prefixcache.errors import PromptTooLongError
 from prefixcache.index import pack
@@ -57,6 +62,19 @@ def check_fields(
         raise InvalidRequestError(
             "stream_options: only allowed when stream is true", "stream_options"
         )
+
+
+async def answer_body(
+    request: web.Request,
+    ask: Callable[[Service, bytes], Asked],
+    shape: Callable[[Head], ReplyShape],
+) -> web.StreamResponse:
+    """Read a body, have `ask` make a call of it off the event loop, and answer in `shape`."""
+    service = request.app[SERVICE]
+    service.served()  # before the body is read
+    body = await read_body(request)
+    asked = await service.encode(partial(ask, service, body))
+    return await answer(request, asked.call, shape(asked.head), stream=asked.stream)
 
 
 def stop_texts(body: GenerationBody) -> tuple[str, ...]:

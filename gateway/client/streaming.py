@@ -20,7 +20,6 @@ class Timed:
     """What one request took and what the server says it used."""
 
     first_token_seconds: float
-    total_seconds: float
     prompt_tokens: int
     cached_tokens: int
 
@@ -55,10 +54,9 @@ async def timed_completion(
             if first is None and any(choice.get("text") for choice in event["choices"]):
                 first = time.perf_counter() - begin
             usage = event.get("usage") or usage
-    total = time.perf_counter() - begin
     if first is None or usage is None:
         raise BenchError(f"{url} sent no text or no usage; is it an OpenAI-compatible server?")
-    return Timed(first, total, *_tokens(usage))
+    return Timed(first, *_tokens(usage))
 
 
 def _tokens(usage: dict[str, object]) -> tuple[int, int]:

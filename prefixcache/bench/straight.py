@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 from prefixcache.config import EngineConfig
 from prefixcache.engine.loading import load_model
@@ -28,7 +27,12 @@ class StraightStep:
             for _ in self._loaded.store.layout.groups
         )
         self._sampler = Sampler(SamplingParams())
-        self.tokenizer = Tokenizer.load(Path(self._loaded.info.folder))
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's own tokenizer."""
+        assert self._loaded.tokenizer is not None, "load_model always loads one"
+        return self._loaded.tokenizer
 
     def fill(self, token_ids: Sequence[int]) -> None:
         """Write the KV of a prefix, from position 0."""

@@ -23,7 +23,8 @@ class StepBudget:
         left = self.tokens - used
         if left <= 0:
             return 0
-        return pending if pending <= left * OVERSHOOT else left
+        most = min(left * OVERSHOOT, self._max_tokens - used)
+        return pending if pending <= most else left
 
     def record(self, n_tokens: int, seconds: float) -> None:
         """Learn from a step of `n_tokens` rows; small ones say nothing about long prompts."""

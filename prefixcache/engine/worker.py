@@ -135,6 +135,9 @@ def serve(connection: Connection, env: Mapping[str, str]) -> int:
     except (BrokenPipeError, ConnectionResetError):
         logger.info("the gateway is gone")
         return 0
+    except WireError as error:
+        logger.error("the gateway's first message cannot be read: %s", error)
+        return 1
 
 
 def _serve(connection: Connection, env: Mapping[str, str]) -> int:

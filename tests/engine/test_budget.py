@@ -69,6 +69,13 @@ def test_a_share_is_what_is_left_of_the_step(pending: int, used: int, share: int
     assert budget_of().share(pending, used) == share
 
 
+def test_a_small_rest_never_takes_a_step_over_the_maximum() -> None:
+    """`max_step_tokens` holds, also where a little more would have saved a step."""
+    budget = budget_of(first_tokens=4000)
+    assert budget.share(4100, 0) == 4000
+    assert budget.share(3600, 500) == 3500
+
+
 class Clock:
     """A clock that moves by `seconds` between two looks."""
 

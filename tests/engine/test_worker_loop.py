@@ -11,7 +11,7 @@ import pytest
 from torch import Tensor
 
 from prefixcache.engine.plan import Step as Plan
-from prefixcache.engine.worker import Connection, Worker
+from prefixcache.engine.worker import Connection, Worker, serve
 from prefixcache.index import pack
 from prefixcache.types import (
     Delta,
@@ -205,4 +205,13 @@ def test_a_malformed_frame_ends_the_loop(loop: LoopBench, caplog: pytest.LogCapt
     loop.send_raw(b"\x09\x00\x00\x00\x01x")
     loop.thread.join(timeout=30)
     assert not loop.thread.is_alive()
+    assert "version 9" in caplog.text
+
+
+def test_a_first_frame_that_cannot_be_read_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """A gateway of another version is told apart from a crash of ours: status 1, and a line."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.sendall(b"\x09\x00\x00\x00\x01x")
+        assert serve(Connection(theirs), {}) == 1
     assert "version 9" in caplog.text

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+from pathlib import Path
 
 import aiohttp
+import msgspec
 import psutil
 import pytest
 
 from gateway.backends.local import LocalBackend
+from prefixcache.bench import machine
 from prefixcache.config import EngineConfig
 from tests.support.gateways import MODEL, Gateway, running_gateway
 
@@ -34,14 +37,32 @@ async def test_a_thousand_requests_leave_nothing_behind() -> None:
         await run(gateway, rng, N_REQUESTS - N_SETTLED)
         grown = {name: after / settled[name] for name, after in memory().items()}
         counters = await gateway.counters()
-        print(f"\nmemory after {N_REQUESTS} over after {N_SETTLED}: {grown}; {settled}")
-        print({name: count for name, count in counters.items() if "_seconds" not in name})
+        write_result(counters, settled, grown)
         assert counters['prefixcache_pool_blocks{state="held"}'] == 0
         assert counters["prefixcache_requests_running"] == 0
         assert counters["prefixcache_requests_waiting"] == 0
         assert counters["prefixcache_client_closed_total"] > N_REQUESTS / 10
         assert len(asyncio.all_tasks()) <= tasks_before
         assert all(ratio <= 1.05 for ratio in grown.values())
+
+
+def write_result(
+    counters: dict[str, float], settled: dict[str, int], grown: dict[str, float]
+) -> None:
+    """Write what was seen to the file that PREFIXCACHE_SOAK_RESULT names, if it names one."""
+    if (file := os.environ.get("PREFIXCACHE_SOAK_RESULT")) is None:
+        return
+    shown = ("http_requests_total", "client_closed_total", "pool_blocks", "tokens_total")
+    result = {
+        "command": f"PREFIXCACHE_SOAK_RESULT={file} pytest tests/gateway/test_soak.py -m slow",
+        "model": os.environ.get("PREFIXCACHE_TEST_MODEL", "SmolLM2-135M-Instruct"),
+        "machine": machine(),
+        "requests": N_REQUESTS,
+        f"resident_bytes_after_{N_SETTLED}": settled,
+        f"resident_after_{N_REQUESTS}_over_after_{N_SETTLED}": grown,
+        "counters": {name: n for name, n in counters.items() if any(s in name for s in shown)},
+    }
+    Path(file).write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n")
 
 
 def memory() -> dict[str, int]:
