@@ -1,24 +1,60 @@
 """Who has which prefix: a radix tree over token ids, block pools and leases. No torch."""
 
-from prefixcache.index.cache import BlockCopy, CacheStats, PrefixCache
+from prefixcache.index.accounts import SYSTEM_TENANT, Quota
+from prefixcache.index.admission import BlockCopy
+from prefixcache.index.cache import PrefixCache
+from prefixcache.index.events import BlockEvent, Observer
+from prefixcache.index.inflight import Waiter
 from prefixcache.index.lease import Lease
+from prefixcache.index.misses import Miss, MissReason
 from prefixcache.index.namespaces import Generations, Namespace, Scope, ScopeKind
 from prefixcache.index.policies import EvictionPolicy, LruPolicy
-from prefixcache.index.tokens import TOKEN_BYTES, common_prefix_tokens, pack, unpack
+from prefixcache.index.published import Published
+from prefixcache.index.report import (
+    CacheStats,
+    NamespaceStats,
+    NodeView,
+    Snapshot,
+    TenantStats,
+    TreeView,
+)
+from prefixcache.index.tokens import (
+    TOKEN_BYTES,
+    Packed,
+    common_prefix_tokens,
+    pack,
+    packed_view,
+    unpack,
+)
 
 __all__ = [
+    "SYSTEM_TENANT",
     "TOKEN_BYTES",
     "BlockCopy",
+    "BlockEvent",
     "CacheStats",
     "EvictionPolicy",
     "Generations",
     "Lease",
     "LruPolicy",
+    "Miss",
+    "MissReason",
     "Namespace",
+    "NamespaceStats",
+    "NodeView",
+    "Observer",
+    "Packed",
     "PrefixCache",
+    "Published",
+    "Quota",
     "Scope",
     "ScopeKind",
+    "Snapshot",
+    "TenantStats",
+    "TreeView",
+    "Waiter",
     "common_prefix_tokens",
     "pack",
+    "packed_view",
     "unpack",
 ]

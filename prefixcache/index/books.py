@@ -6,36 +6,51 @@ from collections import Counter
 from collections.abc import Iterable
 
 from prefixcache.errors import BooksError
-from prefixcache.index.forest import Forest
+from prefixcache.index.accounts import Account
+from prefixcache.index.core import Core
 from prefixcache.index.groups import GroupPools
-from prefixcache.index.keeper import Keeper
 from prefixcache.index.lease import Lease, LeaseBook
-from prefixcache.index.spans import GroupRuns, Runs, cut_groups, n_blocks_in
-from prefixcache.index.tree import Node, Root, first_block, nodes, path_runs
+from prefixcache.index.nodes import Anchor, Mount, Node, Root
+from prefixcache.index.retention import Retentions
+from prefixcache.index.spans import GroupRuns, Runs, n_blocks_in
+from prefixcache.index.tokens import TOKEN_BYTES
+from prefixcache.index.tree import children_of, first_block, nodes, runs_to
 from prefixcache.types import PoolCounts, Span
 
 
-def check_books(
-    pools: GroupPools, forest: Forest, keeper: Keeper, leases: LeaseBook, block_bytes: int
-) -> None:
+def check_books(core: Core) -> None:
     """Prove every invariant of the index, from the blocks up. Raises BooksError."""
+    accounts, forest, leases = core.accounts, core.forest, core.leases
+    anchors = set(forest)
     ends = Counter(lease.node for lease in leases)
-    all_nodes = [node for root in forest for node in nodes(root)]
+    for anchor in anchors:
+        if isinstance(anchor, Mount) and anchor.source is not None:
+            ends[anchor.source] += 1
+    all_nodes = [node for anchor in anchors for node in nodes(anchor)]
     for node in all_nodes:
-        _check_node(node, ends[node], keeper, block_bytes)
-    listed = sum(keeper.is_listed(node) for node in all_nodes)
-    _require(listed == keeper.n_listed, f"{keeper.n_listed} nodes listed, {listed} in trees")
-    roots = set(forest)
-    for root in roots:
-        kept = root.children is not None or root.pins
-        _require(bool(kept), f"the empty tree of {root.namespace} is kept")
+        _check_node(node, ends[node], core.block_bytes)
+        _check_keeps(node, core.retentions)
+    lost = core.retentions.nodes() - set(all_nodes)
+    _require(not lost, f"{len(lost)} nodes outside of all trees are retained")
+    for anchor in anchors:
+        kept = anchor.children is not None or anchor.pins or _mounts_of(anchor)
+        _require(bool(kept), f"the empty tree of {_name_of(anchor)} is kept")
+        if isinstance(anchor, Mount):
+            _check_mount(anchor, anchors)
     for lease in leases:
-        _require(lease.root in roots, f"lease {lease.id} is in no tree")
+        _require(lease.anchor in anchors, f"lease {lease.id} is in no tree")
         _check_lease(lease)
+    for lease in core.in_flight.leaders():
+        _require(lease.is_live, f"lease {lease.id} has ended and still leads")
+    for group in range(len(core.pools.pools)):
+        _check_pool(core.pools, group, all_nodes, leases)
+    for account in accounts:
+        _check_account(account, all_nodes, leases)
     slack = sum(lease.n_slack for lease in leases)
-    _require(slack == leases.n_slack, f"{leases.n_slack} blocks of slack, leases have {slack}")
-    for group in range(len(pools.pools)):
-        _check_pool(pools, group, all_nodes, leases)
+    _require(slack == accounts.n_slack, f"{accounts.n_slack} blocks of slack, leases have {slack}")
+    unused = sum(account.unused_reserve for account in accounts)
+    counted = accounts.n_unused_reserve
+    _require(unused == counted, f"{counted} reserved blocks unused, accounts have {unused}")
 
 
 def _require(holds: bool, what_differs: str) -> None:
@@ -43,39 +58,104 @@ def _require(holds: bool, what_differs: str) -> None:
         raise BooksError(what_differs)
 
 
-def _check_node(node: Node, n_ends: int, keeper: Keeper, block_bytes: int) -> None:
-    name = f"node {node.id}"
-    children = () if node.children is None else tuple(node.children.values())
+def _name_of(node: Node) -> str:
+    return f"the node {node.end_block - node.n_blocks}-{node.end_block} of {node.account.tenant!r}"
+
+
+def _mounts_of(anchor: Anchor) -> list[Mount]:
+    if not isinstance(anchor, Root):
+        return []
+    return [mount for mounts in anchor.mounts.values() for mount in mounts.values()]
+
+
+def _check_node(node: Node, n_ends: int, block_bytes: int) -> None:
+    name = _name_of(node)
+    children = children_of(node)
     _require(node.children is None or bool(children), f"{name} has an empty map of children")
     if node.children is not None:
         keys = list(node.children.keys_in_order())
         by_edge = sorted(first_block(child, block_bytes) for child in children)
         _require(keys == by_edge, f"{name} knows its children by other blocks than their first")
-        _require(
-            all(child.parent is node for child in children), f"{name} is not its child's parent"
-        )
-    pins = n_ends + sum(child.pins > 0 for child in children)
+    for child in children:
+        _require(child.parent is node, f"{name} is not its child's parent")
+        start = child.end_block - child.n_blocks
+        _require(start == node.end_block, f"{name} has a child that starts at block {start}")
+        _require(child.account is node.account, f"{name} has another tenant's child")
+        is_below_what_is_gone = bool(child.runs[0]) and not node.runs[0] and node.n_blocks > 0
+        _require(not is_below_what_is_gone, f"{name} is not on the device, its child is")
+    below = [*children, *(_mounts_of(node) if isinstance(node, Anchor) else [])]
+    pins = n_ends + sum(child.pins > 0 for child in below)
     _require(node.pins == pins, f"{name} has {node.pins} pins, {pins} are due")
-    is_root = isinstance(node, Root)
-    due = not (is_root or node.pins or children)
-    _require(keeper.is_listed(node) == due, f"{name} listed: {keeper.is_listed(node)}, due: {due}")
+    n_resident = sum(bool(child.runs[0]) for child in children)
+    _require(node.n_resident == n_resident, f"{name} counts {node.n_resident} children on device")
+    due = bool(node.n_blocks and node.runs[0] and not node.pins and not node.keeps)
+    listed = node.newer is not None
+    _require(listed == due, f"{name} listed: {listed}, due: {due}")
     if not node.pins:
-        late = [child.id for child in children if child.last_used > node.last_used]
-        _require(not late, f"{name} was used before its children {late}")
-    n_blocks, rest = divmod(len(node.edge), block_bytes)
+        late = sum(child.last_used > node.last_used for child in children)
+        _require(not late, f"{name} was used before {late} of its children")
+    _check_edge(node, block_bytes)
+
+
+def _check_edge(node: Node, block_bytes: int) -> None:
+    name = _name_of(node)
+    n_blocks = -(-len(node.edge) // block_bytes)
+    _require(n_blocks == node.n_blocks, f"{name} has an edge of {len(node.edge)} bytes")
+    _require(bool(n_blocks) != isinstance(node, Anchor), f"{name} has no tokens")
+    is_tail = len(node.edge) % block_bytes > 0
+    _require(not is_tail or node.children is None, f"{name} goes on after half a block")
+    _require(len(node.edge) % TOKEN_BYTES == 0, f"{name} ends in half a token")
+    if node.runs[0]:
+        _check_runs(node.runs, n_blocks, name)
+
+
+def _check_keeps(node: Node, retentions: Retentions) -> None:
+    keeps = retentions.is_kept(node) + sum(child.keeps > 0 for child in children_of(node))
+    if isinstance(node, Root):
+        keeps += sum(mount.keeps > 0 for mount in _mounts_of(node))
+    _require(node.keeps == keeps, f"{_name_of(node)} is kept {node.keeps} times, {keeps} are due")
+
+
+def _check_mount(mount: Mount, anchors: set[Anchor]) -> None:
+    name = f"the mount of {mount.published.name!r} for {mount.account.tenant!r}"
+    root = mount.parent
+    _require(root in anchors, f"{name} is below no root")
+    assert isinstance(root, Root)
+    known = root.mounts.get(mount.published, {}).get(mount.end_block)
+    _require(known is mount, f"{name} is not known to its root")
     _require(
-        not rest and bool(n_blocks) != is_root, f"{name} has an edge of {len(node.edge)} bytes"
+        (mount.source is not None) == (mount.pins > 0), f"{name} and its source differ in pins"
     )
-    _check_runs(node.runs, n_blocks, name)
+    if mount.source is not None:
+        same = mount.source.end_block == mount.end_block
+        _require(same, f"{name} ends at block {mount.end_block}, its source elsewhere")
 
 
 def _check_lease(lease: Lease) -> None:
     name = f"lease {lease.id}"
     ordered = 0 <= lease.n_stored <= lease.n_needed <= lease.n_blocks
     _require(ordered, f"{name}: {lease.n_stored} stored, {lease.n_needed}, {lease.n_blocks}")
-    _check_runs(lease.runs, lease.n_blocks, name)
-    stored, _ = cut_groups(lease.runs, lease.n_stored)
-    _require(stored == path_runs(lease.node, lease.root), f"{name} differs from its path")
+    _check_runs(lease.own, lease.n_blocks - lease.n_stored, name)
+    _check_runs(runs_to(lease.node), lease.n_stored, f"the path of {name}")
+    above = lease.node
+    while not isinstance(above, Anchor):
+        assert above.parent is not None
+        above = above.parent
+    _require(above is lease.anchor, f"{name} is anchored elsewhere than its path")
+
+
+def _check_account(account: Account, all_nodes: Iterable[Node], leases: LeaseBook) -> None:
+    cached = held = kept = 0
+    for node in all_nodes:
+        if node.account is account and node.runs[0]:
+            held += node.n_blocks if node.pins else 0
+            cached += 0 if node.pins else node.n_blocks
+            kept += node.n_blocks if node.keeps else 0
+    slack = sum(lease.n_slack for lease in leases if lease.account is account)
+    held += sum(lease.n_blocks - lease.n_stored for lease in leases if lease.account is account)
+    counted = (account.n_cached, account.n_held, account.n_kept, account.n_slack)
+    found = (cached, held, kept, slack)
+    _require(counted == found, f"{account.tenant!r} counts {counted}, its nodes have {found}")
 
 
 def _check_runs(groups: GroupRuns, n_blocks: int, name: str) -> None:
@@ -99,11 +179,12 @@ def _check_pool(
         else:
             cached += n_blocks
     for lease in leases:
-        held += _mark(owned, lease.own_runs()[group])
+        held += _mark(owned, lease.own[group])
     lost = owned.count(0)
     _require(not lost, f"{lost} blocks of group {group} belong to nobody")
+    counts = pools.counts(group)
     found = PoolCounts(free=pool.n_free, cached=cached, held=held)
-    _require(pool.counts == found, f"group {group} counts {pool.counts}, owners have {found}")
+    _require(counts == found, f"group {group} counts {counts}, owners have {found}")
 
 
 def _mark(owned: bytearray, runs: Runs | list[Span]) -> int:

@@ -2,55 +2,60 @@
 
 from __future__ import annotations
 
-from prefixcache.index.groups import GroupPools
 from prefixcache.index.keeper import Keeper
 from prefixcache.index.lease import Lease
-from prefixcache.index.spans import cut_groups, join_groups
+from prefixcache.index.spans import cut_groups
 from prefixcache.index.tokens import TOKEN_BYTES
-from prefixcache.index.tree import Match, find, lengthen, path_runs
+from prefixcache.index.tree import Match, find
 
 
 class Committer:
     """Moves blocks from leases to the tree, or exchanges them for those that it has already."""
 
-    def __init__(self, pools: GroupPools, keeper: Keeper, block_bytes: int) -> None:
-        self._pools = pools
+    def __init__(self, keeper: Keeper, block_bytes: int) -> None:
         self._keeper = keeper
         self._block_bytes = block_bytes
 
-    def store(self, lease: Lease, tokens: bytes, n_full: int, now: int) -> None:
+    def store(self, lease: Lease, tokens: memoryview, n_full: int, now: float) -> None:
         """Bring the first `n_full` blocks of `tokens` into the tree, as far as they are not there.
 
         The walk starts at the lease's own node.
         """
-        if n_full <= lease.n_stored:
-            return
         size = self._block_bytes
-        end = n_full * size // TOKEN_BYTES
-        match = find(lease.node, tokens, lease.n_stored, end, block_bytes=size, token_exact=False)
-        if match.n_blocks > lease.n_stored:
-            self._adopt(lease, match, now)
+        if lease.node.children is not None:
+            end = n_full * size // TOKEN_BYTES
+            match = find(
+                lease.node, tokens, lease.n_stored, end, block_bytes=size, token_exact=False
+            )
+            if match.n_blocks > lease.n_stored:
+                self._adopt(lease, match, now)
         if n_full > lease.n_stored:
-            self._add(lease, tokens[lease.n_stored * size : n_full * size])
+            self._add(lease, bytes(tokens[lease.n_stored * size : n_full * size]), n_full, now)
 
-    def _adopt(self, lease: Lease, match: Match, now: int) -> None:
+    def store_tail(self, lease: Lease, tokens: memoryview, now: float) -> None:
+        """Bring the last block of a published prompt into the tree, though it is not full."""
+        tail = bytes(tokens[lease.n_stored * self._block_bytes :])
+        known = None if lease.node.children is None else lease.node.children.get(tail)
+        if not tail or known is not None:
+            return
+        self._add(lease, tail, lease.n_stored + 1, now)
+
+    def _adopt(self, lease: Lease, match: Match, now: float) -> None:
         """Exchange the lease's own blocks for those that the tree has for the same tokens."""
         node = self._keeper.split(match.node, match.edge_blocks)
         self._keeper.pin(node)
         self._keeper.unpin(lease.node, now)  # stays pinned: it is above `node`
-        stored, own = cut_groups(lease.runs, lease.n_stored)
-        duplicates, rest = cut_groups(own, match.n_blocks - lease.n_stored)
-        self._pools.free_held(duplicates)
-        lease.runs = join_groups(stored, path_runs(node, lease.node), rest)
-        lease.node, lease.n_stored = node, match.n_blocks
+        n_adopted = match.n_blocks - lease.n_stored
+        duplicates, rest = cut_groups(lease.own, n_adopted)
+        lease.account.free_held(duplicates, n_adopted)
+        lease.move(node, match.n_blocks, rest)
 
-    def _add(self, lease: Lease, edge: bytes) -> None:
-        """Give the lease's next own blocks to the tree, as more of its leaf or below its node."""
-        n_blocks = len(edge) // self._block_bytes
-        runs, _ = cut_groups(lease.own_runs(), n_blocks)
-        node = lease.node
-        if node.children is None and node.pins == 1 and node is not lease.root:
-            lengthen(node, edge, runs)
+    def _add(self, lease: Lease, edge: bytes, n_full: int, now: float) -> None:
+        """Give the lease's next own blocks to the tree, below its node."""
+        if n_full == lease.n_blocks:
+            runs, rest = lease.own, lease.root.runs
         else:
-            lease.node = self._keeper.grow(node, edge, runs)
-        lease.n_stored += n_blocks
+            runs, rest = cut_groups(lease.own, n_full - lease.n_stored)
+        n_blocks = n_full - lease.n_stored
+        node = self._keeper.grow(lease.node, edge, runs, n_blocks, lease.priority, now)
+        lease.move(node, n_full, rest)

@@ -5,76 +5,116 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
+from prefixcache.index.accounts import Account, Accounts
 from prefixcache.index.namespaces import GenerationCounters, Namespace, Scope, scopes_of
+from prefixcache.index.nodes import Anchor, Mount, Node, Root
+from prefixcache.index.published import Published
 from prefixcache.index.spans import GroupRuns
-from prefixcache.index.tree import Node, NodeId, Root, unpinned_leaves
+from prefixcache.index.tree import unpinned_leaves
 
 
 class Forest:
-    """The roots of all trees.
+    """The roots of all trees, and the mounts of published prompts below them.
 
     A root carries the generations it was made under. After a bump its namespace's next request
     plants a new root; the old tree can no longer be found, waits in a queue and is taken down
-    leaf by leaf when room is needed.
+    leaf by leaf when room is needed. A mount whose prompt was retired ends the same way.
 
     `invalidate` is O(1): the roots of each scope are kept together, and a bump moves that
     whole collection to the queue without opening it.
     """
 
-    def __init__(self, no_runs: GroupRuns) -> None:
+    def __init__(self, accounts: Accounts, no_runs: GroupRuns) -> None:
+        self._accounts = accounts
         self._generations = GenerationCounters()
+        self._epoch = 0  # counts bumps, so that most checks compare one number
         self._roots: dict[Namespace, Root] = {}
-        self._by_scope: dict[Scope, dict[Root, None]] = {}
-        self._all: dict[Root, None] = {}
-        self._stale: deque[dict[Root, None]] = deque()
+        self._by_scope: dict[Scope | Published, dict[Anchor, None]] = {}
+        self._all: dict[Anchor, None] = {}
+        self._stale: deque[dict[Anchor, None]] = deque()
         self._walk: Iterator[Node] = iter(())  # the stale tree that is being taken down
         self._no_runs = no_runs
 
-    def __iter__(self) -> Iterator[Root]:
-        """Yield every root, stale ones too."""
+    def __iter__(self) -> Iterator[Anchor]:
+        """Yield every root and mount, stale ones too."""
         return iter(self._all)
 
     def is_current(self, root: Root) -> bool:
         """Return whether nothing that `root` depends on was invalidated since. O(1)."""
-        return root.generations == self._generations.current(root.namespace)
+        if root.checked_epoch == self._epoch:
+            return True
+        if root.generations != self._generations.current(root.namespace):
+            return False
+        root.checked_epoch = self._epoch
+        return True
+
+    def is_storable(self, anchor: Anchor) -> bool:
+        """Return whether what is stored below `anchor` could be matched. O(1)."""
+        if isinstance(anchor, Mount):
+            root = anchor.parent
+            return anchor.published.is_live and isinstance(root, Root) and self.is_current(root)
+        return isinstance(anchor, Root) and self.is_current(anchor)
+
+    def roots_of(self, tenant: str) -> Iterator[Root]:
+        """Yield the tenant's roots that may be matched."""
+        for anchor in self._by_scope.get(Scope.tenant(tenant), ()):
+            if isinstance(anchor, Root) and self.is_current(anchor):
+                yield anchor
 
     def root_of(self, namespace: Namespace) -> Root | None:
         """Return the root that may be matched now, or None. O(1), changes nothing."""
         root = self._roots.get(namespace)
         return root if root is not None and self.is_current(root) else None
 
-    def plant(self, namespace: Namespace, new_id: NodeId) -> Root:
-        """Return the root that may be matched now; make one named `new_id` if there is none."""
+    def root_to_look_in(self, namespace: Namespace) -> Root:
+        """Return the root that may be matched now, or an empty one that is no tree's. O(1)."""
+        known = self.root_of(namespace)
+        return known if known is not None else self._new_root(namespace, 0.0)
+
+    def plant(self, namespace: Namespace, now: float) -> Root:
+        """Return the root that may be matched now; make one if there is none."""
         known = self.root_of(namespace)
         if known is not None:
             return known
-        root = Root(new_id, namespace, self._generations.current(namespace), self._no_runs)
-        root.memberships = tuple(
-            self._by_scope.setdefault(scope, {}) for scope in scopes_of(namespace)
-        )
-        for members in (*root.memberships, self._all):
-            members[root] = None
+        account = self._accounts.of(namespace.tenant)
+        root = self._new_root(namespace, now, account)
+        self._enter(root, scopes_of(namespace))
+        if root.previous is not None:
+            root.previous.previous = None
         self._roots[namespace] = root
         return root
 
-    def drop(self, root: Root) -> None:
-        """Forget an empty tree that no lease is in, stale or not."""
-        for members in (*root.memberships, self._all):
-            members.pop(root, None)
-        for scope in scopes_of(root.namespace):
-            if not self._by_scope.get(scope, True):
-                del self._by_scope[scope]
-        if self._roots.get(root.namespace) is root:
-            del self._roots[root.namespace]
+    def mount(self, root: Root, published: Published, n_blocks: int, now: float) -> Mount:
+        """Return where `root` passes through the first blocks of a prompt; make it if need be."""
+        mounts = root.mounts.setdefault(published, {})
+        known = mounts.get(n_blocks)
+        if known is None:
+            known = mounts[n_blocks] = Mount(root, published, n_blocks, now)
+            self._enter(known, (published,))
+        return known
+
+    def drop(self, anchor: Anchor) -> None:
+        """Forget an empty root or mount that no lease is in, stale or not."""
+        for members in (*anchor.memberships, self._all):
+            members.pop(anchor, None)
+        if isinstance(anchor, Mount):
+            self._drop_mount(anchor)
+        elif isinstance(anchor, Root):
+            for scope in scopes_of(anchor.namespace):
+                if not self._by_scope.get(scope, True):
+                    del self._by_scope[scope]
+            if self._roots.get(anchor.namespace) is anchor:
+                del self._roots[anchor.namespace]
 
     def invalidate(self, scope: Scope) -> None:
         """Make every tree of `scope` unmatchable. O(1), amortised; nothing is freed yet."""
         self._generations.bump(scope)
-        members = self._by_scope.pop(scope, None)
-        if members:
-            self._stale.append(members)
-        while self._stale and not self._stale[0]:
-            self._stale.popleft()
+        self._epoch += 1
+        self._bury(scope)
+
+    def unmount(self, published: Published) -> None:
+        """Put the mounts of a retired prompt, and all below them, up for reclaiming. O(1)."""
+        self._bury(published)
 
     def stale_leaf(self) -> Node | None:
         """Return an unpinned leaf of a stale tree, the same one until it is removed, or None.
@@ -88,10 +128,54 @@ class Forest:
                 return leaf
             self._walk = self._next_walk()
 
+    def _new_root(self, namespace: Namespace, now: float, account: Account | None = None) -> Root:
+        root = Root(
+            account or self._accounts.find(namespace.tenant),
+            self._no_runs,
+            namespace,
+            self._generations.current(namespace),
+            epoch=self._epoch,
+            now=now,
+        )
+        root.previous = self._roots.get(namespace)
+        return root
+
+    def _enter(self, anchor: Anchor, scopes: tuple[Scope | Published, ...]) -> None:
+        anchor.memberships = tuple(self._by_scope.setdefault(scope, {}) for scope in scopes)
+        for members in (*anchor.memberships, self._all):
+            members[anchor] = None
+
+    def _drop_mount(self, mount: Mount) -> None:
+        root = mount.parent
+        assert isinstance(root, Root)
+        mounts = root.mounts[mount.published]
+        del mounts[mount.end_block]
+        if not mounts:
+            del root.mounts[mount.published]
+        if not self._by_scope.get(mount.published, True):
+            del self._by_scope[mount.published]
+        mount.parent = None
+
+    def _bury(self, scope: Scope | Published) -> None:
+        members = self._by_scope.pop(scope, None)
+        if members:
+            self._stale.append(members)
+        while self._stale and not self._stale[0]:
+            self._stale.popleft()
+
     def _next_walk(self) -> Iterator[Node]:
         members = self._stale[0]
         if not members:
             self._stale.popleft()
             return iter(())
-        root, _ = members.popitem()
-        return unpinned_leaves(root)
+        anchor, _ = members.popitem()
+        return _leaves(anchor)
+
+
+def _leaves(anchor: Anchor) -> Iterator[Node]:
+    """Yield the unpinned leaves below an anchor and, if it is a root, below its mounts."""
+    if isinstance(anchor, Root):
+        for mounts in list(anchor.mounts.values()):
+            for mount in list(mounts.values()):
+                yield from unpinned_leaves(mount)
+    yield from unpinned_leaves(anchor)

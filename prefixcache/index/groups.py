@@ -1,4 +1,4 @@
-"""The pools of all layer groups, moved in lockstep: each position has one block in each."""
+"""The pools of all layer groups together, and how much of them is cached and held."""
 
 from __future__ import annotations
 
@@ -7,10 +7,15 @@ from collections.abc import Sequence
 from prefixcache.errors import ConfigError, PoolExhaustedError
 from prefixcache.index.blocks import BlockPool
 from prefixcache.index.spans import GroupRuns, join, last_block
+from prefixcache.types import PoolCounts
 
 
 class GroupPools:
-    """One block pool per layer group. Every count here is of positions in blocks."""
+    """One block pool per layer group. Every count here is of positions in blocks.
+
+    Each position has a block in every group, so what is cached and what is held is counted once:
+    a block is free, held (some running request's) or cached (the tree's alone).
+    """
 
     def __init__(self, pool_blocks: Sequence[int]) -> None:
         if not pool_blocks:
@@ -18,24 +23,26 @@ class GroupPools:
         self.pools = tuple(BlockPool(n_blocks) for n_blocks in pool_blocks)
         self.n_blocks = min(pool_blocks)  # the most that one request can have
         self.no_runs: GroupRuns = ((),) * len(self.pools)
+        self.n_cached = 0
+        self.n_held = 0
+        self._smallest = min(self.pools, key=lambda pool: pool.n_blocks)
 
     @property
     def n_free(self) -> int:
         """Positions for which every group has a free block."""
-        return min(pool.n_free for pool in self.pools)
+        return self._smallest.n_free
 
     @property
     def n_obtainable(self) -> int:
         """Positions for which every group has a block that is free or only cached."""
-        return min(pool.n_free + pool.n_cached for pool in self.pools)
+        return self._smallest.n_free + self.n_cached
 
-    @property
-    def n_held(self) -> int:
-        """Blocks held in the group that has the least left."""
-        tightest = min(self.pools, key=lambda pool: pool.n_free + pool.n_cached)
-        return tightest.counts.held
+    def counts(self, group: int) -> PoolCounts:
+        """Return one group's blocks by state."""
+        free = self.pools[group].n_free
+        return PoolCounts(free=free, cached=self.n_cached, held=self.n_held)
 
-    def allocate(self, n_blocks: int, *, after: GroupRuns) -> GroupRuns:
+    def allocate(self, n_blocks: int, after: GroupRuns) -> GroupRuns:
         """Take `n_blocks` blocks of each group, going on where the runs of `after` end.
 
         Raises:
@@ -43,27 +50,22 @@ class GroupPools:
         """
         if n_blocks > self.n_free:
             raise PoolExhaustedError(n_blocks, self.n_free, self.n_held)
+        self.n_held += n_blocks
         return tuple(
-            join(tuple(pool.allocate(n_blocks, after=last_block(runs))))
-            for pool, runs in zip(self.pools, after, strict=True)
+            [
+                join(pool.allocate(n_blocks, last_block(runs)))
+                for pool, runs in zip(self.pools, after, strict=True)
+            ]
         )
 
-    def free_held(self, groups: GroupRuns) -> None:
+    def free_held(self, groups: GroupRuns, n_blocks: int) -> None:
         """Give held blocks back, in each group."""
+        self.n_held -= n_blocks
         for pool, runs in zip(self.pools, groups, strict=True):
-            pool.free_held(runs)
+            pool.free_all(runs)
 
-    def free_cached(self, groups: GroupRuns) -> None:
+    def free_cached(self, groups: GroupRuns, n_blocks: int) -> None:
         """Give cached blocks back, in each group."""
+        self.n_cached -= n_blocks
         for pool, runs in zip(self.pools, groups, strict=True):
-            pool.free_cached(runs)
-
-    def pin(self, n_blocks: int) -> None:
-        """Count cached blocks as held, in each group."""
-        for pool in self.pools:
-            pool.pin(n_blocks)
-
-    def unpin(self, n_blocks: int) -> None:
-        """Count held blocks as cached, in each group."""
-        for pool in self.pools:
-            pool.unpin(n_blocks)
+            pool.free_all(runs)

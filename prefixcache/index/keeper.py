@@ -1,53 +1,43 @@
-"""Pins nodes, lists the leaves that may be given up, and gives them up."""
+"""Pins nodes, lists those that may be given up, and gives them up."""
 
 from __future__ import annotations
 
-from itertools import count
+from collections.abc import Iterable
 
+from prefixcache.index.accounts import Account, Accounts
+from prefixcache.index.events import Observers
 from prefixcache.index.forest import Forest
-from prefixcache.index.groups import GroupPools
-from prefixcache.index.policies import EvictionPolicy
+from prefixcache.index.misses import Gone, MissReason
+from prefixcache.index.nodes import Anchor, Mount, Node, Root
+from prefixcache.index.retention import Retentions
 from prefixcache.index.spans import GroupRuns
-from prefixcache.index.tokens import TOKEN_BYTES
-from prefixcache.index.tree import Node, NodeId, Root, attach, detach, split, trim
+from prefixcache.index.tree import attach, detach, merge, split, trim
 
 
 class Keeper:
-    """Keeps a node's pins, its blocks' state in the pools and the policy's list in step.
+    """Keeps a node's pins, its account's counts and its policy's list in step.
 
-    A node other than a root is listed exactly while it is an unpinned leaf. Every unpinned node
-    can be given up in the end, for what is below it is unpinned too: so all cached blocks
-    can be had.
+    A node with KV on the device, other than a root or mount, is listed with its account's policy
+    exactly while it is neither pinned nor kept. What is below an unpinned node is unpinned too: so
+    all cached blocks can be had in the end.
     """
 
     def __init__(
-        self, pools: GroupPools, forest: Forest, policy: EvictionPolicy, block_bytes: int
+        self,
+        accounts: Accounts,
+        forest: Forest,
+        retentions: Retentions,
+        observers: Observers,
+        gone: Gone,
+        block_bytes: int,
     ) -> None:
-        self._pools = pools
+        self._accounts = accounts
         self._forest = forest
-        self._policy = policy
+        self._retentions = retentions
+        self._observers = observers
+        self._gone = gone
         self._block_bytes = block_bytes
-        self._listed: dict[NodeId, Node] = {}
-        self._ids = count()
-        self.evicted_blocks = 0  # given up by the policy's choice
         self.reclaimed_blocks = 0  # given up because they were invalidated
-
-    def new_id(self) -> NodeId:
-        """Return an id that no node had before."""
-        return NodeId(next(self._ids))
-
-    def n_blocks_of(self, node: Node) -> int:
-        """Return the length of a node's edge in blocks."""
-        return len(node.edge) // self._block_bytes
-
-    def is_listed(self, node: Node) -> bool:
-        """Return whether `node` may be given up next."""
-        return self._listed.get(node.id) is node
-
-    @property
-    def n_listed(self) -> int:
-        """Nodes that may be given up next."""
-        return len(self._listed)
 
     def pin(self, node: Node) -> None:
         """Add a pin to `node`. Cost: the ancestors that were unpinned, the first pinned one."""
@@ -56,11 +46,15 @@ class Keeper:
             above.pins += 1
             if above.pins > 1:
                 return
-            self._pools.pin(self.n_blocks_of(above))
-            self._unlist(above)
+            if above.n_blocks:
+                above.account.pin(above.n_blocks)
+                if not above.keeps:
+                    above.account.policy.discard(above)
+            elif isinstance(above, Mount) and above.source is not None:
+                self.pin(above.source)
             above = above.parent
 
-    def unpin(self, node: Node, now: int) -> None:
+    def unpin(self, node: Node, now: float) -> None:
         """Take a pin off `node`; what nobody pins any more was last used `now`. Cost: as `pin`."""
         above: Node | None = node
         while above is not None:
@@ -68,8 +62,13 @@ class Keeper:
             if above.pins:
                 return
             above.last_used = now
-            self._pools.unpin(self.n_blocks_of(above))
-            self._list(above)
+            if above.n_blocks:
+                above.account.unpin(above.n_blocks)
+                if not above.keeps:
+                    self._list(above)
+            elif isinstance(above, Mount) and above.source is not None:
+                self.unpin(above.source, now)
+                above.source = None
             above = above.parent
 
     def unpinned_blocks(self, node: Node, edge_blocks: int) -> int:
@@ -77,46 +76,93 @@ class Keeper:
         total = 0
         above: Node | None = node
         while above is not None and not above.pins:
-            total += edge_blocks if above is node else self.n_blocks_of(above)
+            total += edge_blocks if above is node else above.n_blocks
             above = above.parent
         return total
+
+    def use(self, node: Node, priority: int) -> None:
+        """Count a use of `node` and of all above it, a published prompt's nodes included."""
+        above: Node | None = node
+        while above is not None:
+            above.hits += 1
+            above.priority = max(above.priority, priority)
+            above = above.source if isinstance(above, Mount) else above.parent
 
     def split(self, node: Node, n_blocks: int) -> Node:
         """Return the node that ends after the first `n_blocks` blocks of `node`.
 
-        That is `node` itself, or a new one above it which takes those blocks.
+        That is `node` itself, or a new one above it which takes those blocks and which the caller
+        pins or keeps at once.
         """
-        if n_blocks == self.n_blocks_of(node):
+        if n_blocks == node.n_blocks:
             return node
-        upper = split(node, n_blocks, self.new_id(), self._block_bytes)
-        self._list(node)
-        return upper
+        return split(node, n_blocks, self._block_bytes)
 
-    def grow(self, parent: Node, edge: bytes, runs: GroupRuns) -> Node:
-        """Put a new child with held blocks below `parent`, and return it.
+    def grow(
+        self, parent: Node, edge: bytes, runs: GroupRuns, n_blocks: int, priority: int, now: float
+    ) -> Node:
+        """Store held blocks below `parent`, where one lease ends, and return where it ends then.
 
-        The lease that ended at `parent` ends at the child from now on: the child gets its pin,
-        and the parent keeps one for the child.
+        That is a new child, which takes over the lease's pin. If nobody else uses the nodes
+        above, those no longer than what was added become one with it: a conversation that grows
+        by small turns has few nodes, and each token is moved few times.
         """
-        child = Node(self.new_id(), edge, runs)
+        end_block = parent.end_block + n_blocks
+        child = Node(parent.account, edge, runs, n_blocks, end_block, now, priority)
         child.pins = 1
         attach(parent, child, self._block_bytes)
+        if self._observers:
+            self._observers.stored(child, 0, n_blocks)
+        while parent.n_blocks <= child.n_blocks and self._is_private(parent):
+            above = parent.parent
+            assert above is not None
+            merge(child, self._block_bytes)
+            parent = above
         return child
 
-    def evict(self, n_blocks: int) -> int:
-        """Give up at most `n_blocks` positions: stale trees first, then as the policy says.
+    def evict(self, n_blocks: int, now: float, *, asking: Account | None = None) -> int:
+        """Give up at most `n_blocks` positions: stale trees first, then what policies choose.
 
         Tail blocks go before what they depend on. Returns how many were freed.
+
+        Args:
+            asking: who needs the room: it spares the others' reserves. None: nothing is spared.
+
         Cost: O(log n) per node given up; independent of how many are kept.
         """
         freed = self.reclaim(n_blocks)
         while freed < n_blocks:
-            victim = self._policy.victim()
-            if victim is None:
+            account = self._accounts.giver(now, asking)
+            if account is None:
                 break
-            n_given = self._give_up(self._listed[victim], n_blocks - freed)
-            self.evicted_blocks += n_given
-            freed += n_given
+            most = n_blocks - freed
+            if account is not asking and asking is not None:
+                most = min(most, account.excess)
+            given = self.evict_from(account, most, now)
+            if not given:
+                break
+            freed += given
+        return freed
+
+    def evict_from(self, account: Account, n_blocks: int, now: float) -> int:
+        """Give up at most `n_blocks` of the account's next victim; return how many went."""
+        victim = account.policy.victim(now)
+        if victim is None:
+            return 0
+        assert isinstance(victim, Node)
+        n_given = self._give_up(victim, n_blocks, MissReason.EVICTED)
+        account.evicted_blocks += n_given
+        return n_given
+
+    def expire(self, accounts: Iterable[Account], now: float) -> int:
+        """Give up what policies say is overdue; return how many blocks went."""
+        freed = 0
+        for account in accounts:
+            while (entry := account.policy.overdue(now)) is not None:
+                assert isinstance(entry, Node)
+                n_given = self._give_up(entry, entry.n_blocks, MissReason.EVICTED)
+                account.evicted_blocks += n_given
+                freed += n_given
         return freed
 
     def reclaim(self, n_blocks: int | None) -> int:
@@ -126,8 +172,8 @@ class Keeper:
             leaf = self._forest.stale_leaf()
             if leaf is None:
                 break
-            left = self.n_blocks_of(leaf) if n_blocks is None else n_blocks - freed
-            freed += self._give_up(leaf, left)
+            left = leaf.n_blocks if n_blocks is None else n_blocks - freed
+            freed += self._give_up(leaf, left, MissReason.OLD_GENERATION)
         self.reclaimed_blocks += freed
         return freed
 
@@ -136,39 +182,60 @@ class Keeper:
 
         Cost: what it frees.
         """
-        while node.parent is not None and self.is_listed(node):
+        while not (node.pins or node.keeps or node.children or isinstance(node, Anchor)):
             parent = node.parent
-            self.reclaimed_blocks += self._give_up(node, self.n_blocks_of(node))
+            if parent is None:
+                return
+            self.reclaimed_blocks += self._give_up(node, node.n_blocks, MissReason.OLD_GENERATION)
             node = parent
 
-    def drop_if_empty(self, root: Root) -> None:
-        """Forget `root` when it has no tokens and no leases left."""
-        if root.children is None and not root.pins:
-            self._forest.drop(root)
+    def drop_if_empty(self, anchor: Anchor) -> None:
+        """Forget a root or mount when it has no tokens and no leases left."""
+        if anchor.children is not None or anchor.pins:
+            return
+        if isinstance(anchor, Mount):
+            root = anchor.parent
+            assert isinstance(root, Root)
+            self._forest.drop(anchor)
+            self.drop_if_empty(root)
+        elif isinstance(anchor, Root) and not anchor.mounts:
+            self._forest.drop(anchor)
 
-    def _give_up(self, leaf: Node, at_most: int) -> int:
-        n_blocks = self.n_blocks_of(leaf)
-        if at_most < n_blocks:
-            self._pools.free_cached(trim(leaf, at_most, self._block_bytes))
-            self._list(leaf)
-            return at_most
-        self._unlist(leaf)
-        self._pools.free_cached(leaf.runs)
+    def _is_private(self, node: Node) -> bool:
+        """Return whether only one lease uses `node`, and it ends below."""
+        return (
+            node.n_blocks > 0
+            and node.pins == 1
+            and not node.keeps
+            and node.children is not None
+            and len(node.children) == 1
+        )
+
+    def _give_up(self, leaf: Node, at_most: int, reason: MissReason) -> int:
+        """Free a leaf's last blocks, at most `at_most`; with its last one the leaf goes."""
+        account = leaf.account
+        n_given = min(at_most, leaf.n_blocks)
+        kept = leaf.n_blocks - n_given
+        if self._observers:
+            self._observers.removed(leaf, kept, n_given)
+        at = kept * self._block_bytes
+        block = leaf.edge[at : at + self._block_bytes]
+        self._gone.note(account.tenant, leaf.end_block - n_given, block, reason)
+        if kept:
+            account.free_cached(trim(leaf, n_given, self._block_bytes), n_given)
+            return n_given
+        if leaf.keeps:
+            self._retentions.forget(leaf)
+        account.policy.discard(leaf)
+        account.free_cached(leaf.runs, n_given)
         parent = detach(leaf, self._block_bytes)
-        if isinstance(parent, Root):
+        if isinstance(parent, Anchor):
             self.drop_if_empty(parent)
-        else:
-            self._list(parent)
-        return n_blocks
+        elif not (parent.n_resident or parent.pins or parent.keeps):
+            account.policy.expose(parent)
+        return n_given
 
     def _list(self, node: Node) -> None:
-        """List `node`, or its new length, if it is an unpinned leaf."""
-        if node.pins or node.children is not None or isinstance(node, Root):
-            return
-        self._listed[node.id] = node
-        n_tokens = len(node.edge) // TOKEN_BYTES
-        self._policy.add(node.id, n_tokens=n_tokens, last_used=node.last_used)
-
-    def _unlist(self, node: Node) -> None:
-        if self._listed.pop(node.id, None) is not None:
-            self._policy.discard(node.id)
+        account = node.account
+        account.policy.add(node)
+        self._accounts.touch(account)

@@ -6,9 +6,13 @@ from collections.abc import Iterator
 from itertools import count
 
 from prefixcache.errors import LeaseError
+from prefixcache.index.accounts import Account
+from prefixcache.index.misses import Miss
 from prefixcache.index.namespaces import Generations, Namespace
-from prefixcache.index.spans import GroupRuns, Runs, cut_groups
-from prefixcache.index.tree import Node, Root
+from prefixcache.index.nodes import Anchor, Node, Root
+from prefixcache.index.published import Published
+from prefixcache.index.spans import GroupRuns, Runs, cut_groups, join
+from prefixcache.index.tree import runs_to
 from prefixcache.types import LeaseId
 
 
@@ -24,48 +28,74 @@ class Lease:
     slack may go at any `acquire` or `extend` of another; so read them after those calls. Blocks
     that `acquire` or `extend` was asked for stay, until `commit` exchanges them for equal ones.
 
-    For its holder are `id`, `namespace`, `generations`, `cached_tokens`, `is_live`,
-    `capacity_tokens` and `spans`. The rest is the cache's.
+    For its holder are `id`, `namespace`, `generations`, `cached_tokens`, `miss`, `priority`,
+    `is_live`, `capacity_tokens` and `spans`. The rest is the cache's.
     """
 
     __slots__ = (
+        "_path",
+        "account",
+        "anchor",
         "block_tokens",
+        "book",
         "cached_tokens",
-        "generations",
         "id",
-        "is_live",
+        "miss",
         "n_blocks",
         "n_needed",
         "n_stored",
-        "namespace",
         "node",
+        "own",
+        "priority",
+        "prompt",
+        "published",
         "root",
-        "runs",
         "stores",
     )
 
     def __init__(
         self,
+        book: LeaseBook,
         id: LeaseId,
         root: Root,
+        anchor: Anchor,
         node: Node,
-        runs: GroupRuns,
-        *,
         n_stored: int,
+        priority: int,
         stores: bool,
         block_tokens: int,
     ) -> None:
+        self.book: LeaseBook | None = book  # None: released
         self.id = id
-        self.namespace: Namespace = root.namespace
-        self.generations: Generations = root.generations
-        self.cached_tokens = 0  # prompt tokens whose KV was there at `acquire`
-        self.is_live = True
         self.root = root
+        self.account = root.account
+        self.anchor = anchor  # the root, or the mount that it passes through
         self.node = node  # the deepest node it pins: its path is the first n_stored blocks
-        self.runs = runs
         self.n_stored = self.n_needed = self.n_blocks = n_stored
+        self.priority = priority
         self.stores = stores
         self.block_tokens = block_tokens
+        self.own: GroupRuns = root.runs  # the blocks that are not the tree's, slack included
+        self.cached_tokens = 0  # prompt tokens whose KV was there at `acquire`
+        self.miss: Miss | None = None  # why it was not more; None: all that can be was cached
+        self.prompt = b""  # what it is about to store; empty: nothing
+        self.published: Published | None = None  # what it reads for the system
+        self._path: GroupRuns | None = None  # the tree's blocks; None: to be collected
+
+    @property
+    def is_live(self) -> bool:
+        """Whether it has not been released."""
+        return self.book is not None
+
+    @property
+    def namespace(self) -> Namespace:
+        """Where its prompt is stored."""
+        return self.root.namespace
+
+    @property
+    def generations(self) -> Generations:
+        """What it was made under."""
+        return self.root.generations
 
     @property
     def capacity_tokens(self) -> int:
@@ -81,67 +111,86 @@ class Lease:
         """Return the blocks of all positions in one layer group, in prompt order.
 
         Those before `cached_tokens` are read only: other requests read them too. The value does
-        not change later; call again for news. Empty once released.
+        not change later; call again for news. Empty once released. Cost: the spans; the nodes of
+        its path when asked for the first time since a commit.
         """
-        return self.runs[group]
+        if self.book is None:
+            return ()
+        if self._path is None:
+            self._path = runs_to(self.node)
+        return join(self._path[group], self.own[group])
 
-    def own_runs(self) -> GroupRuns:
-        """Return the blocks that are not the tree's, slack included."""
-        return cut_groups(self.runs, self.n_stored)[1]
+    def move(self, node: Node, n_stored: int, own: GroupRuns) -> None:
+        """Note that it ends at `node` now, with `own` beyond."""
+        self.node, self.n_stored, self.own = node, n_stored, own
+        self._path = None
 
 
 class LeaseBook:
     """The live leases, and which of them have growth slack."""
 
     def __init__(self) -> None:
-        self._live: dict[LeaseId, Lease] = {}
-        self._with_slack: dict[LeaseId, Lease] = {}
+        self._live: dict[Lease, None] = {}
+        self._with_slack: dict[Lease, None] = {}
         self._ids = count()
-        self.n_slack = 0  # blocks, over all leases
 
     def __iter__(self) -> Iterator[Lease]:
-        return iter(self._live.values())
+        return iter(self._live)
 
-    def new_id(self) -> LeaseId:
-        """Return an id that no lease had before."""
-        return LeaseId(next(self._ids))
-
-    def open(self, lease: Lease) -> None:
-        """Enter a lease that has no slack yet."""
-        self._live[lease.id] = lease
+    def open(
+        self,
+        root: Root,
+        anchor: Anchor,
+        node: Node,
+        n_stored: int,
+        priority: int,
+        stores: bool,
+        block_tokens: int,
+    ) -> Lease:
+        """Make a lease that has no blocks of its own yet."""
+        number = LeaseId(next(self._ids))
+        lease = Lease(self, number, root, anchor, node, n_stored, priority, stores, block_tokens)
+        self._live[lease] = None
+        return lease
 
     def close(self, lease: Lease) -> None:
-        """Strike off a lease, and take its blocks and its slack off the books."""
-        self.resize(lease, n_blocks=0, n_needed=0)
-        lease.is_live = False
-        del self._live[lease.id]
+        """Strike off a lease, and take its slack off the books."""
+        if lease.n_blocks != lease.n_needed:
+            self.resize(lease, lease.n_needed, lease.n_needed)
+        lease.book = None
+        lease.n_blocks = lease.n_needed = lease.n_stored = 0
+        del self._live[lease]
 
     def require_live(self, lease: Lease) -> None:
         """Raise LeaseError if `lease` was released or is another cache's."""
-        if self._live.get(lease.id) is not lease:
+        if lease.book is not self:
             raise LeaseError(lease.id, "it was released, or is another cache's")
 
-    def resize(self, lease: Lease, *, n_blocks: int, n_needed: int) -> None:
-        """Set how many blocks `lease` has and asked for, and keep the sum of slack right."""
-        self.n_slack -= lease.n_slack
+    def resize(self, lease: Lease, n_blocks: int, n_needed: int) -> None:
+        """Set how many blocks `lease` has and asked for, and keep the sums of slack right."""
+        n_slack = n_blocks - n_needed
+        change = n_slack - lease.n_slack
         lease.n_blocks, lease.n_needed = n_blocks, n_needed
-        self.n_slack += lease.n_slack
-        if lease.n_slack:
-            self._with_slack[lease.id] = lease
+        if not change:
+            return
+        lease.account.count_slack(change)
+        if n_slack:
+            self._with_slack[lease] = None
         else:
-            self._with_slack.pop(lease.id, None)
+            del self._with_slack[lease]
 
-    def take_slack(self, n_blocks: int) -> Iterator[GroupRuns]:
-        """Take at most `n_blocks` blocks of slack, and yield them: the caller frees them.
+    def with_slack(self, account: Account | None) -> list[Lease]:
+        """Return the leases that have slack, of one account or of all but those in their reserve.
 
-        The lease that got its slack first gives first. Cost: the leases that give.
+        The one that got its slack first comes first. Cost: the leases with slack.
         """
-        left = n_blocks
-        while left and self._with_slack:
-            lease = next(iter(self._with_slack.values()))
-            n_taken = min(left, lease.n_slack)
-            left -= n_taken
-            kept = lease.n_blocks - n_taken
-            lease.runs, taken = cut_groups(lease.runs, kept)
-            self.resize(lease, n_blocks=kept, n_needed=lease.n_needed)
-            yield taken
+        if account is not None:
+            return [lease for lease in self._with_slack if lease.account is account]
+        return [lease for lease in self._with_slack if lease.account.excess > 0]
+
+    def take_slack(self, lease: Lease, n_blocks: int) -> GroupRuns:
+        """Take `n_blocks` blocks of slack from `lease`, and return them: the caller frees them."""
+        kept = lease.n_blocks - n_blocks
+        lease.own, taken = cut_groups(lease.own, kept - lease.n_stored)
+        self.resize(lease, kept, lease.n_needed)
+        return taken

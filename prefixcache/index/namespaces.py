@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
+import msgspec
 
-@dataclass(frozen=True, slots=True)
-class Namespace:
+
+class Namespace(msgspec.Struct, frozen=True, cache_hash=True):
     """The typed name of one tree: prompts match only within the same one.
 
     The fields are compared one by one, never joined to text, so that a salt spelled like an

@@ -3,41 +3,98 @@
 from __future__ import annotations
 
 from prefixcache.errors import PoolExhaustedError
+from prefixcache.index.accounts import Account, Accounts
 from prefixcache.index.groups import GroupPools
 from prefixcache.index.keeper import Keeper
 from prefixcache.index.lease import Lease, LeaseBook
+from prefixcache.index.retention import Retentions
 from prefixcache.index.spans import join_groups
 
 
 class Room:
-    """Gives blocks to leases: free ones first, then what `Keeper.evict` gives up, then slack."""
+    """Gives blocks to leases.
 
-    def __init__(self, pools: GroupPools, keeper: Keeper, leases: LeaseBook) -> None:
+    First free ones, then what was invalidated, then what the policies of those choose who are
+    furthest over their fair share, then growth slack, and retained prefixes last of all.
+    """
+
+    def __init__(
+        self,
+        pools: GroupPools,
+        accounts: Accounts,
+        keeper: Keeper,
+        leases: LeaseBook,
+        retentions: Retentions,
+    ) -> None:
         self._pools = pools
+        self._accounts = accounts
         self._keeper = keeper
         self._leases = leases
-
-    @property
-    def n_obtainable(self) -> int:
-        """Positions that can be had if every unpinned node and all slack goes."""
-        return self._pools.n_obtainable + self._leases.n_slack
+        self._retentions = retentions
 
     def require(self, n_blocks: int, n_obtainable: int) -> None:
         """Raise PoolExhaustedError if `n_blocks` is more than `n_obtainable`."""
         if n_blocks > n_obtainable:
-            raise PoolExhaustedError(n_blocks, n_obtainable, self._pools.n_held)
+            raise PoolExhaustedError(n_blocks, max(n_obtainable, 0), self._pools.n_held)
 
-    def take(self, lease: Lease, n_blocks: int) -> None:
+    def take(self, lease: Lease, n_blocks: int, now: float) -> None:
         """Give `lease`, which has no slack, `n_blocks` more; they are known to be obtainable.
 
         Cost: O(log n) per run, per node given up and per lease that gives slack.
         """
+        account = lease.account
+        if account.max_blocks < self._pools.n_blocks:
+            self._make_own_room(account, n_blocks, now)
         short = n_blocks - self._pools.n_free
         if short > 0:
-            short -= self._keeper.evict(short)
-            for slack in self._leases.take_slack(short):
-                self._pools.free_held(slack)
-        taken = self._pools.allocate(n_blocks, after=lease.runs)
-        lease.runs = join_groups(lease.runs, taken)
-        n_total = lease.n_blocks + n_blocks
-        self._leases.resize(lease, n_blocks=n_total, n_needed=n_total)
+            self.make(short, now, asking=account)
+        self.give(lease, n_blocks)
+        self._accounts.touch(account)
+
+    def give(self, lease: Lease, n_blocks: int) -> None:
+        """Give `lease`, which has no slack, blocks that are free."""
+        own = lease.own
+        if lease.n_blocks > lease.n_stored:
+            lease.own = join_groups(own, lease.account.allocate(n_blocks, own))
+        else:
+            lease.own = lease.account.allocate(n_blocks, lease.node.runs)
+        lease.n_needed = lease.n_blocks = lease.n_blocks + n_blocks
+
+    def make(self, n_blocks: int, now: float, *, asking: Account | None) -> int:
+        """Free at most `n_blocks` blocks and return how many it were.
+
+        Args:
+            asking: whose request needs them; None: they are wanted free, and no reserve is spared.
+        """
+        freed = self._keeper.evict(n_blocks, now, asking=asking)
+        if freed < n_blocks and asking is not None:
+            freed += self._take_slack(None, n_blocks - freed)
+        while freed < n_blocks and self._retentions.give_way(None, now):
+            freed += self._keeper.evict(n_blocks - freed, now, asking=asking)
+        while asking is not None and freed < n_blocks and self._retentions.give_way(asking, now):
+            freed += self._keeper.evict(n_blocks - freed, now, asking=asking)
+        return freed
+
+    def _make_own_room(self, account: Account, n_blocks: int, now: float) -> None:
+        """Have `account` give up of its own what keeps it from having `n_blocks` more."""
+        most = account.max_blocks - n_blocks
+        while (over := account.n_used - most) > 0:
+            gave = (
+                self._keeper.reclaim(over)
+                or self._keeper.evict_from(account, over, now)
+                or self._take_slack(account, over)
+                or self._retentions.give_way(account, now)
+            )
+            assert gave, "what was found obtainable is there"
+
+    def _take_slack(self, account: Account | None, n_blocks: int) -> int:
+        left = n_blocks
+        for lease in self._leases.with_slack(account):
+            most = min(left, lease.n_slack)
+            if account is None:
+                most = min(most, lease.account.excess)
+            if most <= 0:
+                continue
+            lease.account.free_held(self._leases.take_slack(lease, most), most)
+            left -= most
+        return n_blocks - left

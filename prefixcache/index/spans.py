@@ -24,6 +24,9 @@ def last_block(runs: Runs) -> BlockId | None:
 
 def join(*parts: Runs) -> Runs:
     """Return the parts one after the other, spans that continue each other merged."""
+    parts = tuple([part for part in parts if part])
+    if len(parts) == 1 and len(parts[0]) == 1:
+        return parts[0]
     whole: list[Span] = []
     for part in parts:
         for span in part:
@@ -49,10 +52,10 @@ def cut(runs: Runs, n_blocks: int) -> tuple[Runs, Runs]:
 
 def join_groups(*parts: GroupRuns) -> GroupRuns:
     """Return `join` of the parts in each layer group."""
-    return tuple(join(*runs) for runs in zip(*parts, strict=True))
+    return tuple([join(*runs) for runs in zip(*parts, strict=True)])
 
 
 def cut_groups(groups: GroupRuns, n_blocks: int) -> tuple[GroupRuns, GroupRuns]:
     """Return `cut` in each layer group: the first `n_blocks` positions, and the rest."""
     halves = [cut(runs, n_blocks) for runs in groups]
-    return tuple(head for head, _ in halves), tuple(tail for _, tail in halves)
+    return tuple([head for head, _ in halves]), tuple([tail for _, tail in halves])

@@ -12,6 +12,8 @@ from prefixcache.errors import TokenIdError
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+Packed = bytes | memoryview  # a view is of bytes, one-dimensional and contiguous
+
 TOKEN_BYTES = 4
 
 _UNSIGNED = frozenset("HILQ")
@@ -26,21 +28,31 @@ def pack(ids: Sequence[int] | Buffer) -> bytes:
 
     Args:
         ids: integers from 0 to 2**32 - 1: a sequence, or a one-dimensional buffer of integers
-            (array, numpy). Bytes are refused: they are text or packed already.
+            (array, numpy, a torch tensor on the CPU). Bytes are refused: they are text or packed
+            already.
 
     Raises:
         TokenIdError: something in it is no such integer.
 
     Cost: one copy of a buffer of 4-byte items; about 20 ns a token from a list.
     """
-    try:
-        view = memoryview(ids)  # type: ignore[arg-type]
-    except TypeError:
+    packed = packed_view(ids)
+    return packed if isinstance(packed, bytes) else bytes(packed)
+
+
+def packed_view(ids: Sequence[int] | Buffer) -> Packed:
+    """Return `ids` packed, without a copy where they are a buffer of 4-byte integers already.
+
+    A view shows what its owner writes later, so it is for a look-up, not for keeping. Arguments
+    and errors are those of `pack`.
+    """
+    view = _buffer_of(ids)
+    if view is None:
         return _pack_sequence(ids)  # type: ignore[arg-type]
     return _pack_view(view)
 
 
-def unpack(packed: bytes) -> list[int]:
+def unpack(packed: Packed) -> list[int]:
     """Return the ids of `packed` as a list. Raises TokenIdError on half a token."""
     n_tokens(packed)
     ids = array("I", packed)
@@ -49,7 +61,7 @@ def unpack(packed: bytes) -> list[int]:
     return ids.tolist()
 
 
-def n_tokens(packed: bytes) -> int:
+def n_tokens(packed: Packed) -> int:
     """Return how many tokens `packed` holds. Raises TokenIdError on half a token."""
     whole, rest = divmod(len(packed), TOKEN_BYTES)
     if rest:
@@ -57,7 +69,7 @@ def n_tokens(packed: bytes) -> int:
     return whole
 
 
-def common_prefix_tokens(a: bytes, a_start: int, b: bytes, b_start: int) -> int:
+def common_prefix_tokens(a: bytes, a_start: int, b: bytes | memoryview, b_start: int) -> int:
     """Return how many leading tokens `a` from `a_start` and `b` from `b_start` share.
 
     Args:
@@ -67,45 +79,49 @@ def common_prefix_tokens(a: bytes, a_start: int, b: bytes, b_start: int) -> int:
     by token.
     """
     left, right = a_start * TOKEN_BYTES, b_start * TOKEN_BYTES
+    view = memoryview(b)
     n_bytes = min(len(a) - left, len(b) - right)
-    if n_bytes <= 0 or a[left : left + n_bytes] == b[right : right + n_bytes]:
-        return max(n_bytes, 0) // TOKEN_BYTES
-    equal = 0  # bytes known to be shared; the first difference lies in the n_bytes after them
-    while n_bytes > _NARROW_BYTES:
+    if n_bytes <= 0:
+        return 0
+    while n_bytes > _NARROW_BYTES:  # the first difference, if any, lies in the next n_bytes
         half = n_bytes // 2
-        x, y = left + equal, right + equal
-        if a[x : x + half] == b[y : y + half]:
-            equal += half
+        if a.startswith(view[right : right + half], left):
+            left, right = left + half, right + half
             n_bytes -= half
         else:
             n_bytes = half
-    x, y = left + equal, right + equal
-    difference = _integer(a[x : x + n_bytes]) ^ _integer(b[y : y + n_bytes])
+    difference = _integer(a[left : left + n_bytes]) ^ _integer(view[right : right + n_bytes])
     lowest_bit = (difference & -difference).bit_length() - 1
-    return (equal + lowest_bit // 8) // TOKEN_BYTES
+    n_equal = lowest_bit // 8 if difference else n_bytes
+    return (left + n_equal) // TOKEN_BYTES - a_start
 
 
-def _integer(part: bytes) -> int:
+def _integer(part: bytes | memoryview) -> int:
     return int.from_bytes(part, "little")
 
 
-def _pack_view(view: memoryview) -> bytes:
+def _buffer_of(ids: object) -> memoryview | None:
+    try:
+        return memoryview(ids)  # type: ignore[arg-type]
+    except TypeError:
+        as_array = getattr(ids, "__array__", None)  # a torch tensor has one, and no buffer
+        return None if as_array is None else memoryview(as_array())
+
+
+def _pack_view(view: memoryview) -> Packed:
     order, kind = view.format[0], view.format.lstrip("@=<>!")
     if view.ndim != 1 or kind not in _UNSIGNED | _SIGNED:
         raise TokenIdError(f"a {view.ndim}-dimensional buffer of items {view.format!r}")
     is_big = order in ">!" or (order != "<" and sys.byteorder == "big")
-    packed = view.tobytes()
-    if view.itemsize == TOKEN_BYTES and not is_big and not _has_negative(packed, kind):
-        return packed
+    if view.itemsize == TOKEN_BYTES and not is_big and view.c_contiguous:
+        packed = view.cast("B")
+        if kind in _UNSIGNED or bytes(packed[TOKEN_BYTES - 1 :: TOKEN_BYTES]).isascii():
+            return packed  # no id has its highest bit set, so none is negative
     code = _CODE_OF_BYTES[view.itemsize]
-    items = array(code if kind in _SIGNED else code.upper(), packed)
+    items = array(code if kind in _SIGNED else code.upper(), view.tobytes())
     if is_big != (sys.byteorder == "big"):
         items.byteswap()
     return _pack_sequence(items)
-
-
-def _has_negative(packed: bytes, kind: str) -> bool:
-    return kind in _SIGNED and max(packed[TOKEN_BYTES - 1 :: TOKEN_BYTES], default=0) > 127
 
 
 def _pack_sequence(ids: Sequence[int]) -> bytes:

@@ -226,7 +226,7 @@ def namespace_of(ns: object) -> Namespace:
     if not isinstance(ns, dict):
         raise ScriptError(f"ns is text or an object, not {ns!r}")
     fields = {name: value for name, value in ns.items() if value is not None}
-    known = Namespace.__dataclass_fields__.keys()
+    known = set(Namespace.__struct_fields__)
     if fields.keys() <= known and all(isinstance(value, str) for value in fields.values()):
         return Namespace(**fields)
     return Namespace(kv_format=json.dumps(fields, sort_keys=True))

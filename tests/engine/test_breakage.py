@@ -81,11 +81,11 @@ def poison(bench: Bench) -> None:
     for group, pool in enumerate(bench.engine.cache._pools.pools):
         spoil(group, 0, store.n_blocks)
 
-        def freed(span: Span, give_back: Any = pool._give_back, group: int = group) -> None:
+        def freed(span: Span, give_back: Any = pool.free, group: int = group) -> None:
             spoil(group, span.first, span.n_blocks)
             give_back(span)
 
-        pool._give_back = freed  # type: ignore[method-assign]
+        pool.free = freed  # type: ignore[method-assign]
 
 
 def is_greedy(model: PreTrainedModel, prompt: list[int], output: list[int]) -> bool:

@@ -1,4 +1,4 @@
-"""The block pool: extents, counts, and what it refuses."""
+"""The block pool: extents, and what it refuses."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from prefixcache.errors import BooksError, ConfigError, PoolExhaustedError
+from prefixcache.errors import BooksError, ConfigError
 from prefixcache.index.blocks import BlockPool
 from prefixcache.index.spans import last_block
-from prefixcache.types import BlockId, PoolCounts, Span
+from prefixcache.types import BlockId, Span
 
 
 def span(first: int, n_blocks: int) -> Span:
@@ -20,7 +20,7 @@ def pool_with_free(*extents: tuple[int, int], n_blocks: int = 20) -> BlockPool:
     """Return a pool in which exactly `extents` are free."""
     pool = BlockPool(n_blocks)
     pool.allocate(n_blocks)
-    pool.free_held([span(*extent) for extent in extents])
+    pool.free_all([span(*extent) for extent in extents])
     pool.check()
     return pool
 
@@ -28,52 +28,43 @@ def pool_with_free(*extents: tuple[int, int], n_blocks: int = 20) -> BlockPool:
 def test_a_new_pool_is_one_free_run() -> None:
     """Everything is free and consecutive at the start."""
     pool = BlockPool(7)
-    assert pool.counts == PoolCounts(free=7, cached=0, held=0)
+    assert pool.n_free == 7
     assert pool.longest_free_run == 7
-    assert pool.allocate(7) == [span(0, 7)]
+    assert pool.allocate(7) == (span(0, 7),)
     assert pool.longest_free_run == 0
 
 
 def test_a_run_grows_in_place_where_it_can() -> None:
     """Blocks right after the caller's last come before any better fit."""
     pool = pool_with_free((3, 2), (10, 5))
-    assert pool.allocate(2, after=BlockId(9)) == [span(10, 2)]
+    assert pool.allocate(2, after=BlockId(9)) == (span(10, 2),)
 
 
 def test_what_does_not_fit_in_place_goes_on_in_the_tightest_extent() -> None:
     """Growth takes what follows, and the rest from the best fit."""
     pool = pool_with_free((2, 9), (12, 2), (16, 3))
-    assert pool.allocate(5, after=BlockId(11)) == [span(12, 2), span(16, 3)]
+    assert pool.allocate(5, after=BlockId(11)) == (span(12, 2), span(16, 3))
 
 
 def test_the_tightest_extent_that_holds_all_is_taken() -> None:
     """Long extents are kept for those who need them."""
     pool = pool_with_free((0, 6), (8, 3), (13, 4))
-    assert pool.allocate(3, after=BlockId(6)) == [span(8, 3)]
+    assert pool.allocate(3, after=BlockId(6)) == (span(8, 3),)
 
 
 def test_where_nothing_holds_all_the_longest_runs_are_taken() -> None:
     """As few runs as can be."""
-    pool = pool_with_free((0, 2), (4, 5), (10, 3))
-    assert pool.allocate(7) == [span(4, 5), span(0, 2)]
+    pool = pool_with_free((0, 2), (4, 5), (10, 1))
+    assert pool.allocate(7) == (span(4, 5), span(0, 2))
 
 
 def test_freed_neighbours_become_one_extent() -> None:
     """Extents grow together on both sides."""
     pool = pool_with_free((4, 2), (8, 2))
-    pool.free_held([span(6, 2)])
+    pool.free(span(6, 2))
     pool.check()
     assert pool.free_spans() == [span(4, 6)]
     assert pool.longest_free_run == 6
-
-
-def test_allocating_more_than_is_free_takes_nothing() -> None:
-    """The error tells what was asked and what is there."""
-    pool = pool_with_free((1, 2), (5, 1))
-    with pytest.raises(PoolExhaustedError) as caught:
-        pool.allocate(4)
-    assert (caught.value.needed, caught.value.free, caught.value.held) == (4, 3, 17)
-    assert pool.free_spans() == [span(1, 2), span(5, 1)]
 
 
 @pytest.mark.parametrize("again", [(5, 1), (4, 2), (0, 20), (6, 3)])
@@ -81,27 +72,14 @@ def test_freeing_a_free_block_raises(again: tuple[int, int]) -> None:
     """A second free is found even where only one block of many was free."""
     pool = pool_with_free((5, 1), (8, 1))
     with pytest.raises(BooksError):
-        pool.free_held([span(*again)])
+        pool.free(span(*again))
 
 
 @pytest.mark.parametrize("outside", [(-1, 1), (19, 2), (20, 1), (3, 0)])
 def test_freeing_what_the_pool_does_not_have_raises(outside: tuple[int, int]) -> None:
     """Blocks beyond either end, and empty spans, are a bug of the caller."""
     with pytest.raises(BooksError):
-        pool_with_free().free_held([span(*outside)])
-
-
-def test_pinning_moves_blocks_between_cached_and_held() -> None:
-    """The three counts always add up to the pool."""
-    pool = BlockPool(10)
-    taken = pool.allocate(4)
-    pool.unpin(3)
-    assert pool.counts == PoolCounts(free=6, cached=3, held=1)
-    pool.pin(1)
-    assert pool.counts == PoolCounts(free=6, cached=2, held=2)
-    pool.free_cached([span(taken[0].first, 2)])
-    assert pool.counts == PoolCounts(free=8, cached=0, held=2)
-    pool.check()
+        pool_with_free().free(span(*outside))
 
 
 def test_an_empty_pool_cannot_be_made() -> None:
@@ -127,7 +105,7 @@ def test_random_use_never_hands_a_block_out_twice() -> None:
     for _ in range(1500):
         if held and rng.random() < 0.5:
             back = held.pop(rng.randrange(len(held)))
-            pool.free_held([back])
+            pool.free(back)
             free.update(range(back.first, back.first + back.n_blocks))
         elif free:
             after = last_block((held[-1],)) if held else None

@@ -8,7 +8,7 @@ import pytest
 
 from prefixcache.errors import BooksError
 from prefixcache.index import Lease, Namespace, PrefixCache, pack
-from prefixcache.types import BlockId, Span
+from prefixcache.types import Span
 
 NS = Namespace()
 
@@ -18,25 +18,23 @@ def unpin(cache: PrefixCache, lease: Lease) -> None:
 
 
 def count_wrongly(cache: PrefixCache, lease: Lease) -> None:
-    cache._pools.pools[0].unpin(1)
+    cache._pools.n_cached += 1
+    cache._pools.n_held -= 1
 
 
 def share_a_block(cache: PrefixCache, lease: Lease) -> None:
-    stored, own = lease.runs[0][0], lease.runs[0][-1]
-    lease.runs = ((stored._replace(n_blocks=stored.n_blocks - 1), Span(stored.first, 1)),)
-    assert own is not None
+    lease.own = ((Span(lease.node.runs[0][0].first, 1),),)
 
 
 def lose_a_block(cache: PrefixCache, lease: Lease) -> None:
-    lease.runs = ((lease.runs[0][0]._replace(n_blocks=lease.n_blocks - 1),),)
+    lease.own = ((),)
     lease.n_blocks -= 1
     lease.n_needed -= 1
 
 
-def swap_the_path(cache: PrefixCache, lease: Lease) -> None:
-    first, n_blocks = lease.runs[0][0]
-    moved = Span(BlockId(first + n_blocks - 1), 1), Span(first, n_blocks - 1)
-    lease.runs = (moved,)
+def forget_where_it_ends(cache: PrefixCache, lease: Lease) -> None:
+    lease.n_stored -= 1
+    lease.own = ((lease.node.runs[0][0], *lease.own[0]),)
 
 
 def cut_an_edge(cache: PrefixCache, lease: Lease) -> None:
@@ -52,20 +50,41 @@ def forget_a_parent(cache: PrefixCache, lease: Lease) -> None:
 
 
 def list_a_pinned_node(cache: PrefixCache, lease: Lease) -> None:
-    cache._keeper._listed[lease.node.id] = lease.node
+    lease.account.policy.add(lease.node)
 
 
-def list_a_stranger(cache: PrefixCache, lease: Lease) -> None:
-    node = type(lease.node)(cache._keeper.new_id(), b"", ((),))
-    cache._keeper._listed[node.id] = node
+def forget_to_list_a_node(cache: PrefixCache, lease: Lease) -> None:
+    victim = lease.account.policy.victim(0)
+    assert victim is not None
+    lease.account.policy.discard(victim)
+
+
+def miscount_an_account(cache: PrefixCache, lease: Lease) -> None:
+    lease.account.n_cached += 1
+
+
+def miscount_a_retention(cache: PrefixCache, lease: Lease) -> None:
+    lease.account.n_kept += 1
+
+
+def keep_what_nobody_retained(cache: PrefixCache, lease: Lease) -> None:
+    lease.node.keeps += 1
+
+
+def lose_a_reserve(cache: PrefixCache, lease: Lease) -> None:
+    cache._accounts._reserves.n_unused += 1
+
+
+def put_a_child_on_the_device_twice(cache: PrefixCache, lease: Lease) -> None:
+    lease.root.n_resident += 1
 
 
 def miscount_slack(cache: PrefixCache, lease: Lease) -> None:
-    cache._leases.n_slack += 1
+    cache._accounts._reserves.n_slack += 1
 
 
 def forget_a_lease(cache: PrefixCache, lease: Lease) -> None:
-    del cache._leases._live[lease.id]
+    del cache._leases._live[lease]
 
 
 def use_a_child_after_its_parent(cache: PrefixCache, lease: Lease) -> None:
@@ -75,7 +94,7 @@ def use_a_child_after_its_parent(cache: PrefixCache, lease: Lease) -> None:
 
 
 def free_a_used_block(cache: PrefixCache, lease: Lease) -> None:
-    cache._pools.pools[0].free_held([Span(lease.runs[0][0].first, 1)])
+    cache._pools.pools[0].free(Span(lease.own[0][0].first, 1))
 
 
 @pytest.mark.parametrize(
@@ -85,12 +104,17 @@ def free_a_used_block(cache: PrefixCache, lease: Lease) -> None:
         count_wrongly,
         share_a_block,
         lose_a_block,
-        swap_the_path,
+        forget_where_it_ends,
         cut_an_edge,
         change_a_key,
         forget_a_parent,
         list_a_pinned_node,
-        list_a_stranger,
+        forget_to_list_a_node,
+        miscount_an_account,
+        miscount_a_retention,
+        keep_what_nobody_retained,
+        lose_a_reserve,
+        put_a_child_on_the_device_twice,
         miscount_slack,
         forget_a_lease,
         use_a_child_after_its_parent,

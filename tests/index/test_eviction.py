@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from prefixcache.index import LruPolicy, PrefixCache, pack
-from prefixcache.index.tree import NodeId
+from prefixcache.index.entry import Entry
 from prefixcache.types import PoolCounts
 from tests.index.fake_kv import blocks_of
 from tests.index.small import NS, cache_of, found, hold, keep
@@ -91,34 +91,38 @@ def test_room_is_made_only_as_far_as_it_is_needed() -> None:
 
 
 class Listing(LruPolicy):
-    """Remembers the length under which each node is listed."""
+    """Remembers which entries are listed."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.n_tokens: dict[NodeId, int] = {}
+        self.listed: set[Entry] = set()
 
-    def add(self, node: NodeId, *, n_tokens: int, last_used: float) -> None:
-        super().add(node, n_tokens=n_tokens, last_used=last_used)
-        self.n_tokens[node] = n_tokens
+    def add(self, entry: Entry) -> None:
+        super().add(entry)
+        self.listed.add(entry)
 
-    def discard(self, node: NodeId) -> None:
-        super().discard(node)
-        self.n_tokens.pop(node, None)
+    def discard(self, entry: Entry) -> None:
+        super().discard(entry)
+        self.listed.discard(entry)
+
+    def lengths(self) -> list[int]:
+        return sorted(entry.n_blocks for entry in self.listed)
 
 
-def test_a_policy_knows_the_length_of_each_leaf() -> None:
-    """Also after a leaf was split or lost its tail."""
+def test_a_policy_knows_the_length_of_each_entry() -> None:
+    """Also after one was split or lost its tail."""
     policy = Listing()
     cache = PrefixCache(
-        pool_blocks=[20], block_size_tokens=2, token_exact_reuse=False, policy=policy
+        pool_blocks=[20], block_size_tokens=2, token_exact_reuse=False, policy=lambda: policy
     )
     keep(cache, *range(10))
-    assert sorted(policy.n_tokens.values()) == [10]
+    assert policy.lengths() == [5]
     lease = hold(cache, 0, 1, 2, 3, 9)
-    assert sorted(policy.n_tokens.values()) == [6]
+    assert policy.lengths() == [3]
     cache.evict(1)
-    assert sorted(policy.n_tokens.values()) == [4]
+    assert policy.lengths() == [2]
     cache.release(lease)
+    assert policy.lengths() == [2, 2]
     cache.evict(2)
-    assert sorted(policy.n_tokens.values()) == [4]
+    assert policy.lengths() == [2]
     assert found(cache, *range(10)) == 4

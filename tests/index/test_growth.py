@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from prefixcache.errors import PoolExhaustedError, RequestTooLargeError
-from prefixcache.index import PrefixCache, pack
+from prefixcache.index import Lease, PrefixCache, pack
 from prefixcache.types import Span
 from tests.index.fake_kv import blocks_of
 from tests.index.small import NS, cache_of, found, hold, keep
@@ -118,20 +118,42 @@ def test_writing_into_slack_makes_it_needed() -> None:
     cache.check()
 
 
-def test_a_growing_request_lengthens_its_own_leaf() -> None:
-    """Thousands of commits make one node, as long as nobody else uses it."""
+def test_a_growing_request_has_few_nodes() -> None:
+    """Thousands of commits make a handful of nodes, as long as nobody else uses them."""
+    cache = PrefixCache(pool_blocks=[1100], block_size_tokens=2)
+    ids = [7, 7]
+    lease = hold(cache, *ids)
+    for n in range(1000):
+        ids += [n, n]
+        cache.extend(lease, len(ids))
+        cache.commit(lease, pack(ids))
+    assert depth_of(lease) <= 11  # each node is longer than the one below it
+    cache.check()
+    cache.release(lease)
+    cache.check()
+
+
+def depth_of(lease: Lease) -> int:
+    depth, node = 0, lease.node
+    while node.parent is not None:
+        depth, node = depth + 1, node.parent
+    return depth
+
+
+def test_what_others_use_is_not_merged() -> None:
+    """A node where another request ends stays where it is."""
     cache = cache_of(12)
     lease = hold(cache, 1, 2)
-    leaf = lease.node
     cache.extend(lease, 6)
-    cache.commit(lease, pack([1, 2, 3, 4]))
-    assert lease.node is leaf
-    other = hold(cache, 1, 2, 3, 4, 5)
+    other = hold(cache, 1, 2, 3)
     cache.commit(lease, pack([1, 2, 3, 4, 5, 6]))
-    assert lease.node is not leaf
     cache.check()
-    assert cache.counts().held == 4
+    assert other.node is not lease.node
+    cache.release(lease)
+    cache.check()
     cache.release(other)
+    cache.check()
+    assert found(cache, 1, 2, 3, 4, 5, 6, 0) == 6
 
 
 def test_a_conversation_alone_stays_one_run() -> None:

@@ -26,10 +26,10 @@ from prefixcache.types import PoolCounts
 from tests.index.fake_kv import FakeKV
 from tests.index.reference import Claim, Ids, Reference
 
-NAMESPACES = [Namespace(), Namespace(tenant="b"), Namespace(tenant="b", adapter="x")]
+NAMESPACES = [Namespace(), Namespace(model="b"), Namespace(model="b", adapter="x")]
 SCOPES = {
-    Scope.model("default"): NAMESPACES,
-    Scope.tenant("b"): NAMESPACES[1:],
+    Scope.tenant("default"): NAMESPACES,
+    Scope.model("b"): NAMESPACES[1:],
     Scope.adapter("x"): NAMESPACES[2:],
     Scope.namespace(NAMESPACES[0]): NAMESPACES[:1],
 }

@@ -6,13 +6,13 @@ import random
 from bisect import bisect_left
 from itertools import takewhile
 
-from prefixcache.index.ordered import BlockMap
+from prefixcache.index.children import Children
 
 
 def test_it_equals_a_dict_and_a_sorted_list() -> None:
     """Through thousands of insertions and deletions, look-ups and neighbours are right."""
     rng = random.Random(7)
-    entries: BlockMap[int] = BlockMap()
+    entries: Children[int] = Children()
     plain: dict[bytes, int] = {}
     for step in range(6000):
         key = rng.randbytes(2)
@@ -27,7 +27,7 @@ def test_it_equals_a_dict_and_a_sorted_list() -> None:
         assert_neighbours(entries, sorted(plain), rng.randbytes(rng.randint(0, 3)))
 
 
-def assert_neighbours(entries: BlockMap[int], keys: list[bytes], key: bytes) -> None:
+def assert_neighbours(entries: Children[int], keys: list[bytes], key: bytes) -> None:
     at = bisect_left(keys, key)
     expected = keys[max(at - 1, 0) : at] + keys[at : at + 1]
     assert [found for found, _ in entries.neighbours(key)] == expected
@@ -35,7 +35,7 @@ def assert_neighbours(entries: BlockMap[int], keys: list[bytes], key: bytes) -> 
 
 def test_emptied_it_can_be_filled_again() -> None:
     """The last deletion leaves nothing behind."""
-    entries: BlockMap[str] = BlockMap()
+    entries: Children[str] = Children()
     for _ in range(2):
         entries[b"b"] = "b"
         entries[b"a"] = "a"
@@ -50,7 +50,7 @@ def test_one_of_the_neighbours_shares_most() -> None:
     """No other key shares more leading bytes with a string than one of the two beside it."""
     rng = random.Random(3)
     keys = {bytes(rng.choices(b"ab", k=8)) for _ in range(60)}
-    entries: BlockMap[None] = BlockMap()
+    entries: Children[None] = Children()
     for key in keys:
         entries[key] = None
     for _ in range(200):

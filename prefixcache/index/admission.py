@@ -1,0 +1,282 @@
+"""How a request gets in: what it finds, whether the rest fits, and what it then holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import islice
+
+from prefixcache.errors import EmptyPromptError, RequestTooLargeError
+from prefixcache.index.accounts import Account, Accounts
+from prefixcache.index.forest import Forest
+from prefixcache.index.keeper import Keeper
+from prefixcache.index.lease import Lease, LeaseBook
+from prefixcache.index.misses import Gone, Miss, MissReason
+from prefixcache.index.namespaces import Namespace
+from prefixcache.index.nodes import Anchor, Mount, Node, Root
+from prefixcache.index.publisher import Found, Publisher
+from prefixcache.index.retention import Retentions
+from prefixcache.index.room import Room
+from prefixcache.index.tokens import TOKEN_BYTES, Packed, n_tokens
+from prefixcache.index.tree import Match, find
+from prefixcache.types import BlockId
+
+_NOT_READ = Miss(MissReason.DISABLED, 0)
+
+_MOST_NAMESPACES = 16  # of a tenant that are looked at to explain a miss
+
+
+@dataclass(frozen=True, slots=True)
+class BlockCopy:
+    """An order to copy the KV of the first `n_tokens` positions of one block to another."""
+
+    group: int
+    source: BlockId
+    target: BlockId
+    n_tokens: int
+
+
+class Admission:
+    """Looks prompts up, makes leases of what was found, and ends them."""
+
+    def __init__(
+        self,
+        accounts: Accounts,
+        forest: Forest,
+        publisher: Publisher,
+        keeper: Keeper,
+        leases: LeaseBook,
+        room: Room,
+        retentions: Retentions,
+        gone: Gone,
+        *,
+        block_tokens: int,
+        token_exact: bool,
+        copy_block: Callable[[BlockCopy], None] | None,
+    ) -> None:
+        self._accounts = accounts
+        self._forest = forest
+        self._publisher = publisher
+        self._keeper = keeper
+        self._leases = leases
+        self._room = room
+        self._retentions = retentions
+        self._gone = gone
+        self._block_tokens = block_tokens
+        self._block_bytes = block_tokens * TOKEN_BYTES
+        self._token_exact = token_exact
+        self._copy_block = copy_block
+
+    def find(self, root: Root, tokens: memoryview, end: int) -> Found:
+        """Return the longest that a prompt of the root's namespace may reuse. Changes nothing."""
+        own = Found(find(root, tokens, 0, end, block_bytes=self._block_bytes, token_exact=True))
+        if not len(self._publisher):
+            return own
+        return self._publisher.longest(own, root.namespace, tokens, end)
+
+    def tokens_of(self, match: Match) -> int:
+        """Return how many tokens of a match are reused: part of a block if it may be copied."""
+        if self._token_exact:
+            return match.n_blocks * self._block_tokens + match.shared_tokens
+        return match.n_blocks * self._block_tokens
+
+    def miss(self, root: Root, match: Match, tokens: memoryview, end: int) -> Miss | None:
+        """Return why no more of a prompt was found; None when all but its last token was.
+
+        Cost: a hash of one block; when nothing at all was found, the tenant's other namespaces.
+        """
+        n_whole = match.n_blocks * self._block_tokens
+        if (n_whole + match.shared_tokens if self._token_exact else n_whole) >= end:
+            return None
+        return Miss(self._reason(root, match, tokens, end - n_whole), n_whole + match.shared_tokens)
+
+    def acquire(
+        self,
+        namespace: Namespace,
+        tokens: Packed,
+        room_tokens: int,
+        now: float,
+        *,
+        read: bool,
+        store: bool,
+        priority: int,
+    ) -> Lease:
+        """Pin what is stored of a prompt and take blocks for the rest. As `PrefixCache.acquire`."""
+        length = n_tokens(tokens)
+        if not length:
+            raise EmptyPromptError
+        self._retentions.expire(now)
+        root = self._forest.plant(namespace, now)
+        view = memoryview(tokens)
+        try:
+            n_blocks = self.blocks_for(length + room_tokens, root.account)
+            if read:
+                found = self.find(root, view, length - 1)
+                miss = self.miss(root, found.match, view, length - 1)
+            else:
+                found, miss = Found(Match(root, 0, 0)), _NOT_READ
+            lease = self._admit(root, found, n_blocks, now, store, priority)
+        except BaseException:
+            self._keeper.drop_if_empty(root)
+            raise
+        lease.miss = miss
+        if read:
+            root.account.tally.add(length, lease.cached_tokens, miss)
+            root.tally.add(length, lease.cached_tokens, miss)
+        if store:
+            lease.prompt = tokens if isinstance(tokens, bytes) else bytes(tokens)
+        return lease
+
+    def blocks_for(self, length: int, account: Account) -> int:
+        """Return how many blocks so many tokens take. Raises RequestTooLargeError."""
+        n_blocks = -(-length // self._block_tokens)
+        most = self._accounts.most_blocks(account)
+        if n_blocks > most:
+            raise RequestTooLargeError(n_blocks, most, self._block_tokens)
+        return n_blocks
+
+    def let_go(self, lease: Lease, now: float) -> None:
+        """End a lease: what is the tree's stays cached, its own blocks are free."""
+        if lease.n_blocks > lease.n_stored:
+            lease.account.free_held(lease.own, lease.n_blocks - lease.n_stored)
+        self._leases.close(lease)
+        anchor = lease.anchor
+        source = anchor.source if isinstance(anchor, Mount) else None
+        self._keeper.unpin(lease.node, now)
+        if not self._forest.is_storable(anchor):
+            self._keeper.reclaim_path(lease.node)
+            if source is not None:
+                self._keeper.reclaim_path(source)
+        self._keeper.drop_if_empty(anchor)
+
+    def _admit(
+        self, root: Root, found: Found, n_blocks: int, now: float, stores: bool, priority: int
+    ) -> Lease:
+        match = found.match
+        n_missing = n_blocks - match.n_blocks
+        is_easy = self._accounts.has_room(root.account, n_missing)
+        if not is_easy:
+            match = self._affordable(root, found, n_missing)
+        anchor, node = self._enter(root, found, match, now)
+        self._keeper.pin(node)
+        self._keeper.use(node, priority)
+        lease = self._leases.open(
+            root, anchor, node, match.n_blocks, priority, stores, self._block_tokens
+        )
+        lease.cached_tokens = self.tokens_of(match)
+        if match.source is not None and self._token_exact:
+            self._take_and_copy(lease, n_missing, match.source, match.shared_tokens, now)
+        elif is_easy:
+            self._room.give(lease, n_missing)
+        else:
+            self._room.take(lease, n_missing, now)
+        return lease
+
+    def _affordable(self, root: Root, found: Found, n_missing: int) -> Match:
+        """Return what is to be reused, less the copy when its source must make room.
+
+        Once pinned, the path and the source cannot make room for the rest of the prompt. Raises
+        PoolExhaustedError when the room is too small in any case.
+        """
+        match, through = found.match, found.through
+        system_path = 0
+        if through is None:
+            own_path = self._keeper.unpinned_blocks(match.node, match.edge_blocks)
+        else:
+            is_pinned = found.mount is not None and found.mount.pins > 0
+            if not is_pinned:
+                system_path = self._keeper.unpinned_blocks(through.node, through.edge_blocks)
+            own_path = 0
+            if found.mount is not None:
+                own_path = self._keeper.unpinned_blocks(match.node, match.edge_blocks)
+        account = root.account
+        obtainable = self._accounts.n_obtainable(account, own_path, system_path)
+        self._room.require(n_missing, obtainable)
+        source = match.source
+        if source is None or source.pins or not self._token_exact:
+            return match
+        kept = source.n_blocks
+        if source is match.node:
+            kept -= match.edge_blocks  # counted with the path
+        elif through is not None and source is through.node:
+            kept -= through.edge_blocks
+        if source.account is account:
+            own_path += kept
+        else:
+            system_path += kept
+        if n_missing <= self._accounts.n_obtainable(account, own_path, system_path):
+            return match
+        return match.copying(None, 0)
+
+    def _enter(self, root: Root, found: Found, match: Match, now: float) -> tuple[Anchor, Node]:
+        """Return where the lease is anchored and which node it is to pin; split where need be."""
+        if found.through is None or found.published is None:
+            return root, self._keeper.split(match.node, match.edge_blocks)
+        source = self._keeper.split(found.through.node, found.through.edge_blocks)
+        mount = found.mount
+        if mount is None:
+            mount = self._forest.mount(root, found.published, found.through.n_blocks, now)
+        if not mount.pins:
+            mount.source = source
+        if found.mount is None:
+            return mount, mount
+        return mount, self._keeper.split(match.node, match.edge_blocks)
+
+    def _take_and_copy(
+        self, lease: Lease, n_blocks: int, source: Node, n_shared: int, now: float
+    ) -> None:
+        """Give `lease` blocks, and copy the first `n_shared` tokens of `source` to the first one.
+
+        The source is pinned meanwhile, so that making room does not take it. If the copy fails the
+        lease is ended.
+        """
+        with ExitStack() as undo:
+            undo.callback(self.let_go, lease, now)
+            self._keeper.pin(source)
+            try:
+                self._room.take(lease, n_blocks, now)
+                self._copy_first_block(source, lease, n_shared)
+            finally:
+                self._keeper.unpin(source, now)
+            undo.pop_all()
+
+    def _copy_first_block(self, source: Node, lease: Lease, n_shared: int) -> None:
+        if self._copy_block is None:
+            return
+        for group, own in enumerate(lease.own):
+            first = source.runs[group][0].first
+            self._copy_block(BlockCopy(group, first, own[0].first, n_shared))
+
+    def _reason(self, root: Root, match: Match, tokens: memoryview, n_left: int) -> MissReason:
+        """Return what stands between a match and the `n_left` tokens after its whole blocks."""
+        at = match.n_blocks * self._block_bytes
+        if self._gone or not match.n_blocks:
+            block = bytes(tokens[at : at + self._block_bytes])
+            reason = self._gone.reason(root.namespace.tenant, match.n_blocks, block)
+            if reason is not None:
+                return reason
+        if n_left < self._block_tokens:
+            return MissReason.BELOW_BLOCK
+        if match.shared_tokens:
+            return MissReason.DIVERGED if self._token_exact else MissReason.BELOW_BLOCK
+        if not match.n_blocks:
+            return self._reason_for_nothing(root, block)
+        node = match.node
+        if node.children is not None or match.edge_blocks < node.n_blocks:
+            return MissReason.DIVERGED
+        return MissReason.NOTHING_STORED
+
+    def _reason_for_nothing(self, root: Root, block: bytes) -> MissReason:
+        if self._publisher.was_retired(root.namespace, block):
+            return MissReason.RETIRED_VERSION
+        if root.previous is not None and _has_child(root.previous, block):
+            return MissReason.OLD_GENERATION
+        others = self._forest.roots_of(root.namespace.tenant)
+        if any(_has_child(other, block) for other in islice(others, _MOST_NAMESPACES)):
+            return MissReason.OTHER_NAMESPACE
+        return MissReason.NOTHING_STORED
+
+
+def _has_child(node: Node, block: bytes) -> bool:
+    return node.children is not None and node.children.get(block) is not None

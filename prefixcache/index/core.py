@@ -1,0 +1,76 @@
+"""The parts of an index, put together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from prefixcache.index.accounts import SYSTEM_TENANT, Accounts, Quota
+from prefixcache.index.admission import Admission, BlockCopy
+from prefixcache.index.committer import Committer
+from prefixcache.index.events import Observers
+from prefixcache.index.forest import Forest
+from prefixcache.index.groups import GroupPools
+from prefixcache.index.inflight import InFlight
+from prefixcache.index.keeper import Keeper
+from prefixcache.index.lease import LeaseBook
+from prefixcache.index.misses import Gone
+from prefixcache.index.policies import EvictionPolicy
+from prefixcache.index.publisher import Publisher
+from prefixcache.index.retainer import Retainer
+from prefixcache.index.retention import Retentions
+from prefixcache.index.room import Room
+from prefixcache.index.tokens import TOKEN_BYTES
+
+
+class Core:
+    """What `PrefixCache` and its parts for prompts and twins work on. Arguments as there."""
+
+    def __init__(
+        self,
+        pool_blocks: Sequence[int],
+        block_tokens: int,
+        *,
+        token_exact: bool,
+        make_policy: Callable[[], EvictionPolicy],
+        quotas: Mapping[str, Quota],
+        published_quota: Quota | None,
+        retained_blocks: int | None,
+        copy_block: Callable[[BlockCopy], None] | None,
+    ) -> None:
+        self.block_bytes = block_tokens * TOKEN_BYTES
+        self.pools = GroupPools(pool_blocks)
+        quarter = max(self.pools.n_blocks // 4, 1)
+        self.accounts = Accounts(self.pools, make_policy, quotas)
+        self.accounts.set_quota(SYSTEM_TENANT, published_quota or Quota(max_blocks=quarter))
+        self.observers = Observers(self.block_bytes)
+        self.gone = Gone()
+        self.forest = Forest(self.accounts, self.pools.no_runs)
+        self.retentions = Retentions(self.accounts)
+        self.keeper = Keeper(
+            self.accounts,
+            self.forest,
+            self.retentions,
+            self.observers,
+            self.gone,
+            self.block_bytes,
+        )
+        most_retained = quarter if retained_blocks is None else retained_blocks
+        self.retainer = Retainer(self.keeper, self.retentions, most_retained)
+        self.leases = LeaseBook()
+        self.in_flight = InFlight(self.leases, block_tokens)
+        self.publisher = Publisher(self.forest, self.block_bytes, token_exact=token_exact)
+        self.room = Room(self.pools, self.accounts, self.keeper, self.leases, self.retentions)
+        self.committer = Committer(self.keeper, self.block_bytes)
+        self.admission = Admission(
+            self.accounts,
+            self.forest,
+            self.publisher,
+            self.keeper,
+            self.leases,
+            self.room,
+            self.retentions,
+            self.gone,
+            block_tokens=block_tokens,
+            token_exact=token_exact,
+            copy_block=copy_block,
+        )

@@ -1,0 +1,181 @@
+"""Published prompts: which there are, and how a tenant's prompt passes through them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from prefixcache.index.accounts import SYSTEM_TENANT
+from prefixcache.index.forest import Forest
+from prefixcache.index.namespaces import Namespace
+from prefixcache.index.nodes import Mount, Node, Root
+from prefixcache.index.published import Published
+from prefixcache.index.tokens import TOKEN_BYTES, common_prefix_tokens
+from prefixcache.index.tree import Match, find
+
+_MOST_RETIRED = 1024  # remembered to explain misses
+
+
+class Found(NamedTuple):
+    """The longest that a prompt can reuse: of its tenant's tree, or through a published prompt."""
+
+    match: Match  # in the tenant's tree; from a mount on where it passes through one
+    published: Published | None = None
+    through: Match | None = None  # in the system's tree, up to where the tenant's own begins
+    mount: Mount | None = None  # None: it is yet to be made
+
+
+class Publisher:
+    """The prompts that the system shares, by namespace and first block, for each tenant.
+
+    Cost of a look-up: one comparison of memory per published prompt that the tenant may use and
+    that begins with the same block.
+    """
+
+    def __init__(self, forest: Forest, block_bytes: int, *, token_exact: bool) -> None:
+        self._forest = forest
+        self._block_bytes = block_bytes
+        self._token_exact = token_exact
+        self._prompts: dict[tuple[Namespace, str | None, bytes], list[Published]] = {}
+        self._all: dict[Published, None] = {}
+        self._versions: dict[tuple[Namespace, str], int] = {}
+        self._retired: dict[tuple[Namespace, bytes], None] = {}
+
+    def __iter__(self) -> Iterator[Published]:
+        """Yield every live prompt, oldest first."""
+        return iter(self._all)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def publish(
+        self, namespace: Namespace, name: str, tokens: bytes, tenants: frozenset[str] | None
+    ) -> Published:
+        """Enter a new version of a prompt."""
+        version = self._versions.get((namespace, name), 0) + 1
+        self._versions[namespace, name] = version
+        published = Published(name, version, namespace, tokens, tenants)
+        self._all[published] = None
+        for key in self._keys(published):
+            self._prompts.setdefault(key, []).append(published)
+        return published
+
+    def retire(self, published: Published) -> None:
+        """Take a version off; what hangs from its mounts is up for reclaiming."""
+        published.is_live = False
+        self._all.pop(published, None)
+        for key in self._keys(published):
+            prompts = self._prompts[key]
+            prompts.remove(published)
+            if not prompts:
+                del self._prompts[key]
+        self._retired[published.namespace, published.tokens[: self._block_bytes]] = None
+        if len(self._retired) > _MOST_RETIRED:
+            del self._retired[next(iter(self._retired))]
+        self._forest.unmount(published)
+
+    def was_retired(self, namespace: Namespace, first_block: bytes) -> bool:
+        """Return whether a prompt that begins like this was shared with `namespace` once."""
+        return (system_namespace(namespace), first_block) in self._retired
+
+    def end_of(self, root: Root, published: Published) -> Node | None:
+        """Return the node that a wholly cached prompt ends at, or None."""
+        size, tokens = self._block_bytes, memoryview(published.tokens)
+        n_blocks = len(tokens) // size
+        end = len(tokens) // TOKEN_BYTES
+        match = find(root, tokens, 0, end, block_bytes=size, token_exact=False)
+        if match.n_blocks < n_blocks or match.edge_blocks < match.node.n_blocks:
+            return None
+        tail = bytes(tokens[n_blocks * size :])
+        if not tail:
+            return match.node
+        return None if match.node.children is None else match.node.children.get(tail)
+
+    def paths(
+        self, namespace: Namespace, tokens: memoryview, end: int
+    ) -> Iterator[tuple[Match, int]]:
+        """Yield how far the prompt follows each published one that it may use, and could follow it.
+
+        That is a match in the system's tree, and a number of tokens.
+        """
+        for root, _, n_alike in self._alike(namespace, tokens, end):
+            yield self._find(root, tokens, 0, n_alike), n_alike
+
+    def longest(self, own: Found, namespace: Namespace, tokens: memoryview, end: int) -> Found:
+        """Return the longest of `own` and what passes through published prompts.
+
+        Of equal ones, what passes through: it leaves the tenant's own copy to be given up.
+        """
+        tenant_root = self._forest.root_of(namespace)
+        best = own
+        for root, published, n_alike in self._alike(namespace, tokens, end):
+            through = self._find(root, tokens, 0, n_alike)
+            if not through.n_blocks:
+                continue
+            mounts = {} if tenant_root is None else tenant_root.mounts.get(published, {})
+            for found in self._passes(root, through, published, mounts, tokens, end):
+                least = self._tokens_of(best) + (best is not own)
+                if self._tokens_of(found) >= least:
+                    best = found
+        return best
+
+    def _alike(
+        self, namespace: Namespace, tokens: memoryview, end: int
+    ) -> Iterator[tuple[Root, Published, int]]:
+        """Yield the prompts that the namespace may use and that begin alike, and for how long."""
+        system = system_namespace(namespace)
+        root = self._forest.root_of(system)
+        if root is None:
+            return
+        block = bytes(tokens[: self._block_bytes])
+        for tenant in (None, namespace.tenant):
+            for published in self._prompts.get((system, tenant, block), ()):
+                n_alike = common_prefix_tokens(published.tokens, 0, tokens, 0)
+                yield root, published, min(n_alike, end)
+
+    def _passes(
+        self,
+        root: Root,
+        through: Match,
+        published: Published,
+        mounts: dict[int, Mount],
+        tokens: memoryview,
+        end: int,
+    ) -> Iterator[Found]:
+        """Yield each way through `published`: at its end here, and at the tenant's mounts in it."""
+        if through.n_blocks not in mounts:
+            yield Found(through, published, through)
+        for n_blocks, mount in mounts.items():
+            if n_blocks == through.n_blocks:
+                match = self._find(mount, tokens, n_blocks, end)
+                if match.n_blocks == n_blocks and match.shared_tokens < through.shared_tokens:
+                    match = match.copying(through.source, through.shared_tokens)
+                yield Found(match, published, through, mount)
+            elif n_blocks < through.n_blocks:
+                match = self._find(mount, tokens, n_blocks, end)
+                if match.n_blocks > n_blocks:
+                    cut = self._find(root, tokens, 0, n_blocks * self._block_bytes // TOKEN_BYTES)
+                    yield Found(match, published, cut, mount)
+
+    def _find(self, start: Root | Mount, tokens: memoryview, start_block: int, end: int) -> Match:
+        size = self._block_bytes
+        return find(start, tokens, start_block, end, block_bytes=size, token_exact=True)
+
+    def _tokens_of(self, found: Found) -> int:
+        shared = found.match.shared_tokens if self._token_exact else 0
+        return found.match.n_blocks * (self._block_bytes // TOKEN_BYTES) + shared
+
+    def _keys(self, published: Published) -> Iterator[tuple[Namespace, str | None, bytes]]:
+        block = published.tokens[: self._block_bytes]
+        for tenant in published.tenants or (None,):
+            yield published.namespace, tenant, block
+
+
+def system_namespace(namespace: Namespace) -> Namespace:
+    """Return where the prompts are stored that `namespace` may share."""
+    return Namespace(
+        model=namespace.model,
+        adapter=namespace.adapter,
+        kv_format=namespace.kv_format,
+        tenant=SYSTEM_TENANT,
+    )
