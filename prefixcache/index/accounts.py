@@ -69,7 +69,7 @@ class Account:
         self.n_cached = self.n_held = self.n_slack = 0
         self.n_kept = 0  # of all these: blocks that a retention keeps
         self.is_touched = False  # has more to give than the order of givers knows
-        self.tally = Tally()
+        self.tally = Tally()  # of its trees that are gone; the others have their own
         self.evicted_blocks = 0  # given up by its policy's choice
         self.place = 0  # the serial of its present entry in that order
 
@@ -90,26 +90,31 @@ class Account:
 
     def set_quota(self, quota: Quota) -> None:
         """Change how much it may and will have."""
-        self._reserves.n_unused -= self.unused_reserve
         self._reserves.n_reserved += quota.reserved_blocks - self.reserved_blocks
         self.reserved_blocks = quota.reserved_blocks
         most = self._pools.n_blocks
         self.max_blocks = most if quota.max_blocks is None else min(quota.max_blocks, most)
-        self._reserves.n_unused += self.unused_reserve
+        self._reserves.changed[self] = None
 
     def pin(self, n_blocks: int) -> None:
         """Its cached blocks are a running request's now."""
         self.n_cached -= n_blocks
-        self._pools.n_cached -= n_blocks
-        self._pools.n_held += n_blocks
-        self._hold(n_blocks)
+        self.n_held += n_blocks
+        pools = self._pools
+        pools.n_cached -= n_blocks
+        pools.n_held += n_blocks
+        if self.reserved_blocks:
+            self._reserves.changed[self] = None
 
     def unpin(self, n_blocks: int) -> None:
         """Nobody runs on these blocks of its any more; they stay cached."""
         self.n_cached += n_blocks
-        self._pools.n_cached += n_blocks
-        self._pools.n_held -= n_blocks
-        self._hold(-n_blocks)
+        self.n_held -= n_blocks
+        pools = self._pools
+        pools.n_cached += n_blocks
+        pools.n_held -= n_blocks
+        if self.reserved_blocks:
+            self._reserves.changed[self] = None
 
     def allocate(self, n_blocks: int, after: GroupRuns) -> GroupRuns:
         """Take free blocks, which become held, and go on where the runs of `after` end.
@@ -118,13 +123,17 @@ class Account:
             PoolExhaustedError: some layer group has fewer free. Nothing is taken.
         """
         runs = self._pools.allocate(n_blocks, after)
-        self._hold(n_blocks)
+        self.n_held += n_blocks
+        if self.reserved_blocks:
+            self._reserves.changed[self] = None
         return runs
 
     def free_held(self, runs: GroupRuns, n_blocks: int) -> None:
         """Give held blocks back."""
-        self._hold(-n_blocks)
         self._pools.free_held(runs, n_blocks)
+        self.n_held -= n_blocks
+        if self.reserved_blocks:
+            self._reserves.changed[self] = None
 
     def free_cached(self, runs: GroupRuns, n_blocks: int) -> None:
         """Give cached blocks back."""
@@ -134,29 +143,30 @@ class Account:
     def count_slack(self, change: int) -> None:
         """Note that `change` more of the held blocks are slack."""
         self._reserves.n_slack += change
+        self.n_slack += change
         if self.reserved_blocks:
-            self._reserves.n_unused -= self.unused_reserve
-            self.n_slack += change
-            self._reserves.n_unused += self.unused_reserve
-        else:
-            self.n_slack += change
-
-    def _hold(self, change: int) -> None:
-        if self.reserved_blocks:
-            self._reserves.n_unused -= self.unused_reserve
-            self.n_held += change
-            self._reserves.n_unused += self.unused_reserve
-        else:
-            self.n_held += change
+            self._reserves.changed[self] = None
 
 
-@dataclass(slots=True)
 class Reserves:
     """Sums over all accounts."""
 
-    n_reserved: int = 0
-    n_unused: int = 0  # reserved blocks that no request has asked for
-    n_slack: int = 0  # held blocks that no request has asked for
+    def __init__(self) -> None:
+        self.n_reserved = 0
+        self.n_slack = 0  # held blocks that no request has asked for
+        self.changed: dict[Account, None] = {}  # whose unused reserve may be another now
+        self._n_unused = 0
+        self._counted: dict[Account, int] = {}  # what each one adds to that
+
+    @property
+    def n_unused(self) -> int:
+        """Reserved blocks that no request has asked for. Cost: the accounts that changed."""
+        for account in self.changed:
+            unused = account.unused_reserve
+            self._n_unused += unused - self._counted.get(account, 0)
+            self._counted[account] = unused
+        self.changed.clear()
+        return self._n_unused
 
 
 class Accounts:

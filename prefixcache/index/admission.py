@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
+from typing import NoReturn
 
 from prefixcache.errors import EmptyPromptError, RequestTooLargeError
 from prefixcache.index.accounts import Account, Accounts
@@ -70,8 +71,8 @@ class Admission:
 
     def find(self, root: Root, tokens: memoryview, end: int) -> Found:
         """Return the longest that a prompt of the root's namespace may reuse. Changes nothing."""
-        own = Found(find(root, tokens, 0, end, block_bytes=self._block_bytes, token_exact=True))
-        if not len(self._publisher):
+        own = Found(find(root, tokens, 0, end, self._block_bytes))
+        if not self._publisher.prompts:
             return own
         return self._publisher.longest(own, root.namespace, tokens, end)
 
@@ -97,16 +98,16 @@ class Admission:
         tokens: Packed,
         room_tokens: int,
         now: float,
-        *,
         read: bool,
         store: bool,
         priority: int,
     ) -> Lease:
         """Pin what is stored of a prompt and take blocks for the rest. As `PrefixCache.acquire`."""
-        length = n_tokens(tokens)
-        if not length:
-            raise EmptyPromptError
-        self._retentions.expire(now)
+        length, rest = divmod(len(tokens), TOKEN_BYTES)
+        if rest or not length:
+            _refuse(tokens)
+        if self._retentions.by_end:
+            self._retentions.expire(now)
         root = self._forest.plant(namespace, now)
         view = memoryview(tokens)
         try:
@@ -122,7 +123,6 @@ class Admission:
             raise
         lease.miss = miss
         if read:
-            root.account.tally.add(length, lease.cached_tokens, miss)
             root.tally.add(length, lease.cached_tokens, miss)
         if store:
             lease.prompt = tokens if isinstance(tokens, bytes) else bytes(tokens)
@@ -131,8 +131,7 @@ class Admission:
     def blocks_for(self, length: int, account: Account) -> int:
         """Return how many blocks so many tokens take. Raises RequestTooLargeError."""
         n_blocks = -(-length // self._block_tokens)
-        most = self._accounts.most_blocks(account)
-        if n_blocks > most:
+        if n_blocks > (most := self._accounts.most_blocks(account)):
             raise RequestTooLargeError(n_blocks, most, self._block_tokens)
         return n_blocks
 
@@ -148,7 +147,8 @@ class Admission:
             self._keeper.reclaim_path(lease.node)
             if source is not None:
                 self._keeper.reclaim_path(source)
-        self._keeper.drop_if_empty(anchor)
+        if anchor.children is None:
+            self._keeper.drop_if_empty(anchor)
 
     def _admit(
         self, root: Root, found: Found, n_blocks: int, now: float, stores: bool, priority: int
@@ -161,10 +161,10 @@ class Admission:
         anchor, node = self._enter(root, found, match, now)
         self._keeper.pin(node)
         self._keeper.use(node, priority)
+        n_hit = match.n_blocks
         lease = self._leases.open(
-            root, anchor, node, match.n_blocks, priority, stores, self._block_tokens
+            root, anchor, node, n_hit, priority, stores, self._block_tokens, self.tokens_of(match)
         )
-        lease.cached_tokens = self.tokens_of(match)
         if match.source is not None and self._token_exact:
             self._take_and_copy(lease, n_missing, match.source, match.shared_tokens, now)
         elif is_easy:
@@ -212,6 +212,8 @@ class Admission:
     def _enter(self, root: Root, found: Found, match: Match, now: float) -> tuple[Anchor, Node]:
         """Return where the lease is anchored and which node it is to pin; split where need be."""
         if found.through is None or found.published is None:
+            if match.edge_blocks == match.node.n_blocks:
+                return root, match.node
             return root, self._keeper.split(match.node, match.edge_blocks)
         source = self._keeper.split(found.through.node, found.through.edge_blocks)
         mount = found.mount
@@ -276,6 +278,11 @@ class Admission:
         if any(_has_child(other, block) for other in islice(others, _MOST_NAMESPACES)):
             return MissReason.OTHER_NAMESPACE
         return MissReason.NOTHING_STORED
+
+
+def _refuse(tokens: Packed) -> NoReturn:
+    n_tokens(tokens)  # raises on half a token
+    raise EmptyPromptError
 
 
 def _has_child(node: Node, block: bytes) -> bool:

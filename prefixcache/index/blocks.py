@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from prefixcache.errors import BooksError, ConfigError
+from prefixcache.index.spans import Runs
 from prefixcache.types import BlockId, Span
 
 
@@ -39,26 +40,26 @@ class BlockPool:
         longest = self._firsts_of[self._sizes.bit_length() - 1]
         return max(self._length_from[first] for first in longest)
 
-    def allocate(self, n_blocks: int, after: BlockId | None = None) -> tuple[Span, ...]:
+    def allocate(self, n_blocks: int, after: Runs = ()) -> Runs:
         """Take `n_blocks` blocks, which are known to be free, in few runs.
 
         Args:
-            after: the block that the caller's last run ends with. Where the next blocks are free
-                they come first, so that the run grows; then an extent that holds all the rest and
-                is little longer, if there is one; then the longest ones.
+            after: what the caller has. Where the blocks after its last one are free they come
+                first, so that the run grows; then an extent that holds all the rest and is little
+                longer, if there is one; then the longest ones.
 
         Cost: O(1) per run, besides marking each block.
         """
         taken = []
         left = n_blocks
-        if after is not None and left and after + 1 in self._length_from:
-            span = self._take_from(after + 1, left)
-            left -= span.n_blocks
-            taken.append(span)
+        if after:
+            first = after[-1].first + after[-1].n_blocks
+            if first in self._length_from and left:
+                taken.append(self._take_from(first, left))
+                left -= taken[-1].n_blocks
         while left:
-            span = self._take_from(self._fitting(left), left)
-            left -= span.n_blocks
-            taken.append(span)
+            taken.append(self._take_from(self._fitting(left), left))
+            left -= taken[-1].n_blocks
         return tuple(taken)
 
     def free(self, span: Span) -> None:

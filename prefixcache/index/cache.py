@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from prefixcache.errors import ConfigError, LeaseError
+from prefixcache.errors import ConfigError
 from prefixcache.index.accounts import SYSTEM_TENANT, Quota
 from prefixcache.index.admission import BlockCopy
 from prefixcache.index.books import check_books
@@ -27,7 +27,7 @@ from prefixcache.index.report import (
     snapshot_of,
     tenant_stats_of,
 )
-from prefixcache.index.tokens import Packed, n_tokens
+from prefixcache.index.tokens import TOKEN_BYTES, Packed, n_tokens
 from prefixcache.index.twins import Twins
 from prefixcache.types import PoolCounts
 
@@ -157,15 +157,8 @@ class PrefixCache:
         """
         if namespace.tenant == SYSTEM_TENANT:
             raise ConfigError("tenant", namespace.tenant, "is the published prompts' own")
-        lease = self._admission.acquire(
-            namespace,
-            tokens,
-            room_tokens,
-            self._clock(),
-            read=read,
-            store=store,
-            priority=priority,
-        )
+        now = self._clock()
+        lease = self._admission.acquire(namespace, tokens, room_tokens, now, read, store, priority)
         if waiter is not None:
             self._in_flight.leave(waiter, lease)
         return lease
@@ -216,21 +209,20 @@ class PrefixCache:
 
         Cost: the blocks that are new, for the walk starts at the lease's own node.
         """
-        self._leases.require_live(lease)
-        length = n_tokens(tokens)
-        if length > lease.capacity_tokens:
-            raise LeaseError(lease.id, f"{length} tokens, room for {lease.capacity_tokens}")
-        n_needed = -(-length // self.block_size_tokens)
-        if n_needed > lease.n_needed:
-            self._leases.resize(lease, lease.n_blocks, n_needed)
+        if lease.book is not self._leases:
+            self._leases.require_live(lease)
+        length, rest = divmod(len(tokens), TOKEN_BYTES)
+        n_full = length // self.block_size_tokens
+        if length > lease.n_needed * self.block_size_tokens or rest:
+            self._leases.use_slack(lease, tokens)
         if not (lease.stores and self._forest.is_storable(lease.anchor)):
             return
-        n_full, now = length // self.block_size_tokens, self._clock()
+        now = self._clock()
         if n_full > lease.n_stored:
             self._committer.store(lease, memoryview(tokens), n_full, now)
         if lease.published is not None:
             self.prompts.finish(lease, length, now)
-        if self._in_flight:
+        if self._in_flight.waiters:
             self._in_flight.moved(lease)
 
     def release(self, lease: Lease) -> None:
@@ -247,7 +239,7 @@ class PrefixCache:
             self._double_releases += 1
             return
         self._leases.require_live(lease)
-        if self._in_flight:
+        if self._in_flight.waiters:
             self._in_flight.ended(lease)
         self._admission.let_go(lease, self._clock())
 
@@ -319,12 +311,12 @@ class PrefixCache:
         return self._pools.pools[group].longest_free_run
 
     def stats(self) -> CacheStats:
-        """Return the counters as of now. Cost: the tenants."""
-        return cache_stats_of(self._accounts, self._keeper, self._double_releases)
+        """Return the counters as of now. Cost: the tenants and trees."""
+        return cache_stats_of(self._accounts, self._forest, self._keeper, self._double_releases)
 
     def tenant_stats(self, tenant: str) -> TenantStats:
-        """Return one tenant's blocks, quota and counters. O(1)."""
-        return tenant_stats_of(self._accounts.find(tenant))
+        """Return one tenant's blocks, quota and counters. Cost: the trees."""
+        return tenant_stats_of(self._accounts.find(tenant), self._forest)
 
     def namespace_stats(self) -> list[NamespaceStats]:
         """Return the counters of every namespace that has something stored or running."""

@@ -21,16 +21,15 @@ class Committer:
 
         The walk starts at the lease's own node.
         """
-        size = self._block_bytes
-        if lease.node.children is not None:
+        size, at = self._block_bytes, lease.n_stored * self._block_bytes
+        children = lease.node.children
+        if children is not None and children.get(bytes(tokens[at : at + size])) is not None:
             end = n_full * size // TOKEN_BYTES
-            match = find(
-                lease.node, tokens, lease.n_stored, end, block_bytes=size, token_exact=False
-            )
-            if match.n_blocks > lease.n_stored:
-                self._adopt(lease, match, now)
+            match = find(lease.node, tokens, lease.n_stored, end, size, token_exact=False)
+            self._adopt(lease, match, now)
+            at = lease.n_stored * size
         if n_full > lease.n_stored:
-            self._add(lease, bytes(tokens[lease.n_stored * size : n_full * size]), n_full, now)
+            self._add(lease, bytes(tokens[at : n_full * size]), n_full, now)
 
     def store_tail(self, lease: Lease, tokens: memoryview, now: float) -> None:
         """Bring the last block of a published prompt into the tree, though it is not full."""

@@ -27,7 +27,7 @@ class Forest:
     def __init__(self, accounts: Accounts, no_runs: GroupRuns) -> None:
         self._accounts = accounts
         self._generations = GenerationCounters()
-        self._epoch = 0  # counts bumps, so that most checks compare one number
+        self.epoch = 0  # counts bumps: a root that was checked at it is current
         self._roots: dict[Namespace, Root] = {}
         self._by_scope: dict[Scope | Published, dict[Anchor, None]] = {}
         self._all: dict[Anchor, None] = {}
@@ -41,19 +41,20 @@ class Forest:
 
     def is_current(self, root: Root) -> bool:
         """Return whether nothing that `root` depends on was invalidated since. O(1)."""
-        if root.checked_epoch == self._epoch:
+        if root.checked_epoch == self.epoch:
             return True
         if root.generations != self._generations.current(root.namespace):
             return False
-        root.checked_epoch = self._epoch
+        root.checked_epoch = self.epoch
         return True
 
     def is_storable(self, anchor: Anchor) -> bool:
         """Return whether what is stored below `anchor` could be matched. O(1)."""
-        if isinstance(anchor, Mount):
-            root = anchor.parent
-            return anchor.published.is_live and isinstance(root, Root) and self.is_current(root)
-        return isinstance(anchor, Root) and self.is_current(anchor)
+        if isinstance(anchor, Root):
+            return anchor.checked_epoch == self.epoch or self.is_current(anchor)
+        assert isinstance(anchor, Mount)
+        root = anchor.parent
+        return anchor.published.is_live and isinstance(root, Root) and self.is_current(root)
 
     def roots_of(self, tenant: str) -> Iterator[Root]:
         """Yield the tenant's roots that may be matched."""
@@ -64,7 +65,9 @@ class Forest:
     def root_of(self, namespace: Namespace) -> Root | None:
         """Return the root that may be matched now, or None. O(1), changes nothing."""
         root = self._roots.get(namespace)
-        return root if root is not None and self.is_current(root) else None
+        if root is None or (root.checked_epoch != self.epoch and not self.is_current(root)):
+            return None
+        return root
 
     def root_to_look_in(self, namespace: Namespace) -> Root:
         """Return the root that may be matched now, or an empty one that is no tree's. O(1)."""
@@ -73,8 +76,8 @@ class Forest:
 
     def plant(self, namespace: Namespace, now: float) -> Root:
         """Return the root that may be matched now; make one if there is none."""
-        known = self.root_of(namespace)
-        if known is not None:
+        known = self._roots.get(namespace)
+        if known is not None and (known.checked_epoch == self.epoch or self.is_current(known)):
             return known
         account = self._accounts.of(namespace.tenant)
         root = self._new_root(namespace, now, account)
@@ -100,6 +103,7 @@ class Forest:
         if isinstance(anchor, Mount):
             self._drop_mount(anchor)
         elif isinstance(anchor, Root):
+            anchor.account.tally.merge(anchor.tally)
             for scope in scopes_of(anchor.namespace):
                 if not self._by_scope.get(scope, True):
                     del self._by_scope[scope]
@@ -109,7 +113,7 @@ class Forest:
     def invalidate(self, scope: Scope) -> None:
         """Make every tree of `scope` unmatchable. O(1), amortised; nothing is freed yet."""
         self._generations.bump(scope)
-        self._epoch += 1
+        self.epoch += 1
         self._bury(scope)
 
     def unmount(self, published: Published) -> None:
@@ -134,8 +138,8 @@ class Forest:
             self._no_runs,
             namespace,
             self._generations.current(namespace),
-            epoch=self._epoch,
-            now=now,
+            self.epoch,
+            now,
         )
         root.previous = self._roots.get(namespace)
         return root

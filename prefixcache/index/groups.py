@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from prefixcache.errors import ConfigError, PoolExhaustedError
 from prefixcache.index.blocks import BlockPool
-from prefixcache.index.spans import GroupRuns, join, last_block
+from prefixcache.index.spans import GroupRuns
 from prefixcache.types import PoolCounts
 
 
@@ -51,12 +51,10 @@ class GroupPools:
         if n_blocks > self.n_free:
             raise PoolExhaustedError(n_blocks, self.n_free, self.n_held)
         self.n_held += n_blocks
-        return tuple(
-            [
-                join(pool.allocate(n_blocks, last_block(runs)))
-                for pool, runs in zip(self.pools, after, strict=True)
-            ]
-        )
+        if len(self.pools) == 1:
+            return (self.pools[0].allocate(n_blocks, after[0]),)
+        pairs = zip(self.pools, after, strict=True)
+        return tuple([pool.allocate(n_blocks, runs) for pool, runs in pairs])
 
     def free_held(self, groups: GroupRuns, n_blocks: int) -> None:
         """Give held blocks back, in each group."""

@@ -40,13 +40,9 @@ class InFlight:
     def __init__(self, leases: LeaseBook, block_tokens: int) -> None:
         self._leases = leases
         self._block_tokens = block_tokens
-        self._waiters: dict[Lease, dict[Waiter, None]] = {}
+        self.waiters: dict[Lease, dict[Waiter, None]] = {}  # by leader
         self._heirs: dict[Waiter, dict[Waiter, None]] = {}
         self._serials = count()
-
-    def __bool__(self) -> bool:
-        """Return whether anybody waits."""
-        return bool(self._waiters)
 
     def twin(self, match: Match, tokens: memoryview, end: int) -> tuple[Lease, int] | None:
         """Return the lease that will store most of what comes after a match, and up to where.
@@ -68,14 +64,14 @@ class InFlight:
     def moved(self, lease: Lease) -> None:
         """`lease` has stored more: wake those who waited for just that. Cost: its waiters."""
         stored = lease.n_stored * self._block_tokens
-        for waiter in list(self._waiters.get(lease, ())):
+        for waiter in list(self.waiters.get(lease, ())):
             if stored >= waiter.n_tokens:
                 waiter.is_ready = True
                 self.leave(waiter)
 
     def ended(self, lease: Lease) -> None:
         """`lease` stores no more: one of its waiters goes on, the others wait for that one."""
-        waiters = self._waiters.pop(lease, None)
+        waiters = self.waiters.pop(lease, None)
         if waiters:
             for waiter in waiters:
                 waiter.leader = None
@@ -93,9 +89,9 @@ class InFlight:
         Leaving twice is harmless.
         """
         if waiter.leader is not None:
-            self._waiters[waiter.leader].pop(waiter, None)
-            if not self._waiters[waiter.leader]:
-                del self._waiters[waiter.leader]
+            self.waiters[waiter.leader].pop(waiter, None)
+            if not self.waiters[waiter.leader]:
+                del self.waiters[waiter.leader]
             waiter.leader = None
         if waiter.heir is not None:
             self._heirs[waiter.heir].pop(waiter, None)
@@ -116,12 +112,12 @@ class InFlight:
 
     def priority(self, lease: Lease) -> int:
         """Return the highest priority among a leader and those who wait for it."""
-        waiters = self._waiters.get(lease, ())
+        waiters = self.waiters.get(lease, ())
         return max((lease.priority, *(waiter.priority for waiter in waiters)))
 
     def leaders(self) -> Iterator[Lease]:
         """Yield the leases that somebody waits for."""
-        return iter(self._waiters)
+        return iter(self.waiters)
 
     def _shared_tokens(self, lease: Lease, tokens: memoryview, end: int) -> int:
         shared = min(common_prefix_tokens(lease.prompt, 0, tokens, 0), end)
@@ -129,7 +125,7 @@ class InFlight:
 
     def _follow(self, waiter: Waiter, leader: Lease, n_tokens: int) -> None:
         waiter.leader, waiter.n_tokens = leader, n_tokens
-        self._waiters.setdefault(leader, {})[waiter] = None
+        self.waiters.setdefault(leader, {})[waiter] = None
 
     def _elect(self, waiters: dict[Waiter, None]) -> None:
         if not waiters:

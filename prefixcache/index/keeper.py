@@ -47,9 +47,10 @@ class Keeper:
             if above.pins > 1:
                 return
             if above.n_blocks:
-                above.account.pin(above.n_blocks)
+                account = above.account
+                account.pin(above.n_blocks)
                 if not above.keeps:
-                    above.account.policy.discard(above)
+                    account.policy.discard(above)
             elif isinstance(above, Mount) and above.source is not None:
                 self.pin(above.source)
             above = above.parent
@@ -63,9 +64,12 @@ class Keeper:
                 return
             above.last_used = now
             if above.n_blocks:
-                above.account.unpin(above.n_blocks)
+                account = above.account
+                account.unpin(above.n_blocks)
                 if not above.keeps:
-                    self._list(above)
+                    account.policy.add(above)
+                    if not account.is_touched:
+                        self._accounts.touch(account)
             elif isinstance(above, Mount) and above.source is not None:
                 self.unpin(above.source, now)
                 above.source = None
@@ -85,8 +89,9 @@ class Keeper:
         above: Node | None = node
         while above is not None:
             above.hits += 1
-            above.priority = max(above.priority, priority)
-            above = above.source if isinstance(above, Mount) else above.parent
+            if priority:
+                above.priority = max(above.priority, priority)
+            above = above.parent if above.n_blocks else _above_anchor(above)
 
     def split(self, node: Node, n_blocks: int) -> Node:
         """Return the node that ends after the first `n_blocks` blocks of `node`.
@@ -235,7 +240,6 @@ class Keeper:
             account.policy.expose(parent)
         return n_given
 
-    def _list(self, node: Node) -> None:
-        account = node.account
-        account.policy.add(node)
-        self._accounts.touch(account)
+
+def _above_anchor(node: Node) -> Node | None:
+    return node.source if isinstance(node, Mount) else None

@@ -12,6 +12,7 @@ from prefixcache.index.namespaces import Generations, Namespace
 from prefixcache.index.nodes import Anchor, Node, Root
 from prefixcache.index.published import Published
 from prefixcache.index.spans import GroupRuns, Runs, cut_groups, join
+from prefixcache.index.tokens import Packed, n_tokens
 from prefixcache.index.tree import runs_to
 from prefixcache.types import LeaseId
 
@@ -64,6 +65,7 @@ class Lease:
         priority: int,
         stores: bool,
         block_tokens: int,
+        cached_tokens: int,
     ) -> None:
         self.book: LeaseBook | None = book  # None: released
         self.id = id
@@ -76,7 +78,7 @@ class Lease:
         self.stores = stores
         self.block_tokens = block_tokens
         self.own: GroupRuns = root.runs  # the blocks that are not the tree's, slack included
-        self.cached_tokens = 0  # prompt tokens whose KV was there at `acquire`
+        self.cached_tokens = cached_tokens  # prompt tokens whose KV was there at `acquire`
         self.miss: Miss | None = None  # why it was not more; None: all that can be was cached
         self.prompt = b""  # what it is about to store; empty: nothing
         self.published: Published | None = None  # what it reads for the system
@@ -146,10 +148,21 @@ class LeaseBook:
         priority: int,
         stores: bool,
         block_tokens: int,
+        cached_tokens: int,
     ) -> Lease:
         """Make a lease that has no blocks of its own yet."""
-        number = LeaseId(next(self._ids))
-        lease = Lease(self, number, root, anchor, node, n_stored, priority, stores, block_tokens)
+        lease = Lease(
+            self,
+            LeaseId(next(self._ids)),
+            root,
+            anchor,
+            node,
+            n_stored,
+            priority,
+            stores,
+            block_tokens,
+            cached_tokens,
+        )
         self._live[lease] = None
         return lease
 
@@ -165,6 +178,18 @@ class LeaseBook:
         """Raise LeaseError if `lease` was released or is another cache's."""
         if lease.book is not self:
             raise LeaseError(lease.id, "it was released, or is another cache's")
+
+    def use_slack(self, lease: Lease, tokens: Packed) -> None:
+        """Note that `lease` has written `tokens`, some of them beyond what it asked room for.
+
+        Raises:
+            LeaseError: there is no room for them.
+            TokenIdError: they end in half a token.
+        """
+        length = n_tokens(tokens)
+        if length > lease.capacity_tokens:
+            raise LeaseError(lease.id, f"{length} tokens, room for {lease.capacity_tokens}")
+        self.resize(lease, lease.n_blocks, -(-length // lease.block_tokens))
 
     def resize(self, lease: Lease, n_blocks: int, n_needed: int) -> None:
         """Set how many blocks `lease` has and asked for, and keep the sums of slack right."""

@@ -68,15 +68,8 @@ class PublishedPrompts:
         """
         if not published.is_live:
             raise LeaseError(-1, f"version {published.version} of {published.name!r} was retired")
-        lease = self._admission.acquire(
-            published.namespace,
-            published.tokens,
-            0,
-            self._clock(),
-            read=True,
-            store=True,
-            priority=priority,
-        )
+        namespace, now = published.namespace, self._clock()
+        lease = self._admission.acquire(namespace, published.tokens, 0, now, True, True, priority)
         lease.published = published
         return lease
 

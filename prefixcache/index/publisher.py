@@ -36,17 +36,14 @@ class Publisher:
         self._forest = forest
         self._block_bytes = block_bytes
         self._token_exact = token_exact
-        self._prompts: dict[tuple[Namespace, str | None, bytes], list[Published]] = {}
-        self._all: dict[Published, None] = {}
+        self._by_start: dict[tuple[Namespace, str | None, bytes], list[Published]] = {}
+        self.prompts: dict[Published, None] = {}  # the live ones
         self._versions: dict[tuple[Namespace, str], int] = {}
         self._retired: dict[tuple[Namespace, bytes], None] = {}
 
     def __iter__(self) -> Iterator[Published]:
         """Yield every live prompt, oldest first."""
-        return iter(self._all)
-
-    def __len__(self) -> int:
-        return len(self._all)
+        return iter(self.prompts)
 
     def publish(
         self, namespace: Namespace, name: str, tokens: bytes, tenants: frozenset[str] | None
@@ -55,20 +52,20 @@ class Publisher:
         version = self._versions.get((namespace, name), 0) + 1
         self._versions[namespace, name] = version
         published = Published(name, version, namespace, tokens, tenants)
-        self._all[published] = None
+        self.prompts[published] = None
         for key in self._keys(published):
-            self._prompts.setdefault(key, []).append(published)
+            self._by_start.setdefault(key, []).append(published)
         return published
 
     def retire(self, published: Published) -> None:
         """Take a version off; what hangs from its mounts is up for reclaiming."""
         published.is_live = False
-        self._all.pop(published, None)
+        self.prompts.pop(published, None)
         for key in self._keys(published):
-            prompts = self._prompts[key]
+            prompts = self._by_start[key]
             prompts.remove(published)
             if not prompts:
-                del self._prompts[key]
+                del self._by_start[key]
         self._retired[published.namespace, published.tokens[: self._block_bytes]] = None
         if len(self._retired) > _MOST_RETIRED:
             del self._retired[next(iter(self._retired))]
@@ -83,7 +80,7 @@ class Publisher:
         size, tokens = self._block_bytes, memoryview(published.tokens)
         n_blocks = len(tokens) // size
         end = len(tokens) // TOKEN_BYTES
-        match = find(root, tokens, 0, end, block_bytes=size, token_exact=False)
+        match = find(root, tokens, 0, end, size, token_exact=False)
         if match.n_blocks < n_blocks or match.edge_blocks < match.node.n_blocks:
             return None
         tail = bytes(tokens[n_blocks * size :])
@@ -129,7 +126,7 @@ class Publisher:
             return
         block = bytes(tokens[: self._block_bytes])
         for tenant in (None, namespace.tenant):
-            for published in self._prompts.get((system, tenant, block), ()):
+            for published in self._by_start.get((system, tenant, block), ()):
                 n_alike = common_prefix_tokens(published.tokens, 0, tokens, 0)
                 yield root, published, min(n_alike, end)
 
@@ -158,8 +155,7 @@ class Publisher:
                     yield Found(match, published, cut, mount)
 
     def _find(self, start: Root | Mount, tokens: memoryview, start_block: int, end: int) -> Match:
-        size = self._block_bytes
-        return find(start, tokens, start_block, end, block_bytes=size, token_exact=True)
+        return find(start, tokens, start_block, end, self._block_bytes)
 
     def _tokens_of(self, found: Found) -> int:
         shared = found.match.shared_tokens if self._token_exact else 0

@@ -86,11 +86,16 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     is_complete: bool  # False: `max_nodes` was reached
 
 
-def cache_stats_of(accounts: Accounts, keeper: Keeper, double_releases: int) -> CacheStats:
-    """Add up all accounts."""
+def cache_stats_of(
+    accounts: Accounts, forest: Forest, keeper: Keeper, double_releases: int
+) -> CacheStats:
+    """Add up all accounts and trees."""
     total = Tally()
     for account in accounts:
         total.merge(account.tally)
+    for root in forest:
+        if isinstance(root, Root):
+            total.merge(root.tally)
     return CacheStats(
         lookups=total.lookups,
         lookup_tokens=total.lookup_tokens,
@@ -102,9 +107,13 @@ def cache_stats_of(accounts: Accounts, keeper: Keeper, double_releases: int) -> 
     )
 
 
-def tenant_stats_of(account: Account) -> TenantStats:
+def tenant_stats_of(account: Account, forest: Forest) -> TenantStats:
     """Return an account's numbers."""
-    tally = account.tally
+    tally = Tally()
+    tally.merge(account.tally)
+    for root in forest:
+        if isinstance(root, Root) and root.account is account:
+            tally.merge(root.tally)
     return TenantStats(
         tenant=account.tenant,
         cached_blocks=account.n_cached,

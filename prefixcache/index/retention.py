@@ -35,7 +35,7 @@ class Retentions:
     def __init__(self, accounts: Accounts) -> None:
         self._accounts = accounts
         self._of_node: dict[Node, Retention] = {}
-        self._by_end: list[tuple[float, int, Retention]] = []
+        self.by_end: list[tuple[float, int, Retention]] = []  # a heap; what ends next first
         self._by_weight: dict[Account, list[tuple[int, float, int, Retention]]] = {}
         self._serials = count()
 
@@ -63,13 +63,13 @@ class Retentions:
         self._of_node[node] = retention
         serial = next(self._serials)
         if expires < inf:
-            heappush(self._by_end, (expires, serial, retention))
+            heappush(self.by_end, (expires, serial, retention))
         weights = self._by_weight.setdefault(node.account, [])
         heappush(weights, (priority, expires, serial, retention))
         if len(weights) > 2 * len(self._of_node) + _DEAD_ENTRIES:
             weights[:] = sorted(entry for entry in weights if not entry[-1].is_dropped)
-        if len(self._by_end) > 2 * len(self._of_node) + _DEAD_ENTRIES:
-            self._by_end = sorted(entry for entry in self._by_end if not entry[-1].is_dropped)
+        if len(self.by_end) > 2 * len(self._of_node) + _DEAD_ENTRIES:
+            self.by_end = sorted(entry for entry in self.by_end if not entry[-1].is_dropped)
         if known is None:
             _keep(node)
 
@@ -91,8 +91,8 @@ class Retentions:
 
     def expire(self, now: float) -> None:
         """Drop what has ended. Cost: O(log n) each, nothing when there is none."""
-        while self._by_end and self._by_end[0][0] <= now:
-            _, _, retention = heappop(self._by_end)
+        while self.by_end and self.by_end[0][0] <= now:
+            _, _, retention = heappop(self.by_end)
             if not retention.is_dropped:
                 self.drop(retention.node, now)
 

@@ -17,11 +17,6 @@ def n_blocks_in(runs: Runs) -> int:
     return sum(span.n_blocks for span in runs)
 
 
-def last_block(runs: Runs) -> BlockId | None:
-    """Return the block of the last position, or None when there is none."""
-    return BlockId(runs[-1].first + runs[-1].n_blocks - 1) if runs else None
-
-
 def join(*parts: Runs) -> Runs:
     """Return the parts one after the other, spans that continue each other merged."""
     parts = tuple([part for part in parts if part])

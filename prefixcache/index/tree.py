@@ -46,9 +46,8 @@ def find(
     tokens: memoryview,
     start_block: int,
     end: int,
-    *,
     block_bytes: int,
-    token_exact: bool,
+    token_exact: bool = True,
 ) -> Match:
     """Return how far `tokens` follow what is on the device below `start`. Changes nothing.
 
@@ -61,11 +60,8 @@ def find(
     Cost: one comparison of memory over what matches; per node one hash of a block.
     """
     node, at, end_bytes = start, start_block * block_bytes, end * TOKEN_BYTES
-    while node.children is not None:
-        until = at + block_bytes
-        if until > end_bytes:
-            break
-        child = node.children.get(bytes(tokens[at:until]))
+    while node.children is not None and at + block_bytes <= end_bytes:
+        child = node.children.get(bytes(tokens[at : at + block_bytes]))
         if child is None or not child.runs[0]:
             break
         edge = child.edge
@@ -76,14 +72,18 @@ def find(
         node, at = child, until
     match = Match(node, at // block_bytes, node.n_blocks)
     if token_exact and node.children is not None and at < end_bytes:
-        wanted = bytes(tokens[at : min(at + block_bytes, end_bytes)])
-        first_token = wanted[:TOKEN_BYTES]
-        for block, child in node.children.neighbours(wanted):
-            if block.startswith(first_token) and child.runs[0]:
-                shared = common_prefix_tokens(block, 0, wanted, 0)
-                if shared > match.shared_tokens:
-                    match.source, match.shared_tokens = child, shared
+        _share_part(match, node.children, bytes(tokens[at : min(at + block_bytes, end_bytes)]))
     return match
+
+
+def _share_part(match: Match, children: Children[Node], wanted: bytes) -> None:
+    """Note in `match` which child shares most of the block that comes next."""
+    first_token = wanted[:TOKEN_BYTES]
+    for block, child in children.neighbours(wanted):
+        if block.startswith(first_token) and child.runs[0]:
+            shared = common_prefix_tokens(block, 0, wanted, 0)
+            if shared > match.shared_tokens:
+                match.source, match.shared_tokens = child, shared
 
 
 def _midway(
@@ -106,7 +106,7 @@ def attach(parent: Node, child: Node, block_bytes: int) -> None:
     """Put a new child with KV on the device below `parent`."""
     if parent.children is None:
         parent.children = Children()
-    parent.children[first_block(child, block_bytes)] = child
+    parent.children[child.edge[:block_bytes]] = child
     parent.n_resident += 1
     child.parent = parent
 

@@ -42,7 +42,7 @@ class Twins:
         found = self._admission.find(self._forest.root_to_look_in(namespace), tokens, end)
         n_hit = self._admission.tokens_of(found.match)
         candidates = [(found.match, end)]
-        if len(self._publisher):
+        if self._publisher.prompts:
             candidates.extend(self._publisher.paths(namespace, tokens, end))
         twins = [self._in_flight.twin(match, tokens, most) for match, most in candidates]
         best = max((twin for twin in twins if twin is not None), key=_tokens_of, default=None)

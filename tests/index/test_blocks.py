@@ -8,7 +8,6 @@ import pytest
 
 from prefixcache.errors import BooksError, ConfigError
 from prefixcache.index.blocks import BlockPool
-from prefixcache.index.spans import last_block
 from prefixcache.types import BlockId, Span
 
 
@@ -37,19 +36,19 @@ def test_a_new_pool_is_one_free_run() -> None:
 def test_a_run_grows_in_place_where_it_can() -> None:
     """Blocks right after the caller's last come before any better fit."""
     pool = pool_with_free((3, 2), (10, 5))
-    assert pool.allocate(2, after=BlockId(9)) == (span(10, 2),)
+    assert pool.allocate(2, after=(span(8, 2),)) == (span(10, 2),)
 
 
 def test_what_does_not_fit_in_place_goes_on_in_the_tightest_extent() -> None:
     """Growth takes what follows, and the rest from the best fit."""
     pool = pool_with_free((2, 9), (12, 2), (16, 3))
-    assert pool.allocate(5, after=BlockId(11)) == (span(12, 2), span(16, 3))
+    assert pool.allocate(5, after=(span(11, 1),)) == (span(12, 2), span(16, 3))
 
 
 def test_the_tightest_extent_that_holds_all_is_taken() -> None:
     """Long extents are kept for those who need them."""
     pool = pool_with_free((0, 6), (8, 3), (13, 4))
-    assert pool.allocate(3, after=BlockId(6)) == (span(8, 3),)
+    assert pool.allocate(3, after=(span(6, 1),)) == (span(8, 3),)
 
 
 def test_where_nothing_holds_all_the_longest_runs_are_taken() -> None:
@@ -94,7 +93,7 @@ def test_eight_growing_streams_keep_runs_of_a_portion() -> None:
     streams: list[list[Span]] = [[] for _ in range(8)]
     for _ in range(8):
         for blocks in streams:
-            blocks.extend(pool.allocate(8, after=last_block(tuple(blocks))))
+            blocks.extend(pool.allocate(8, after=tuple(blocks)))
     assert all(taken.n_blocks == 8 for blocks in streams for taken in blocks)
 
 
@@ -108,7 +107,7 @@ def test_random_use_never_hands_a_block_out_twice() -> None:
             pool.free(back)
             free.update(range(back.first, back.first + back.n_blocks))
         elif free:
-            after = last_block((held[-1],)) if held else None
+            after = (held[-1],) if held else ()
             for taken in pool.allocate(rng.randint(1, min(9, len(free))), after=after):
                 blocks = set(range(taken.first, taken.first + taken.n_blocks))
                 assert blocks <= free

@@ -72,7 +72,7 @@ def keep_what_nobody_retained(cache: PrefixCache, lease: Lease) -> None:
 
 
 def lose_a_reserve(cache: PrefixCache, lease: Lease) -> None:
-    cache._accounts._reserves.n_unused += 1
+    cache._accounts._reserves._n_unused += 1
 
 
 def put_a_child_on_the_device_twice(cache: PrefixCache, lease: Lease) -> None:

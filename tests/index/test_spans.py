@@ -11,7 +11,6 @@ from prefixcache.index.spans import (
     cut_groups,
     join,
     join_groups,
-    last_block,
     n_blocks_in,
 )
 from prefixcache.types import BlockId, Span
@@ -47,12 +46,6 @@ def test_a_cut_loses_nothing(some: Runs, at: int) -> None:
     assert ids(head) + ids(tail) == ids(some)
     assert n_blocks_in(head) == min(at, n_blocks_in(some))
     assert all(n_blocks > 0 for _, n_blocks in head + tail)
-
-
-@given(RUNS)
-def test_the_last_block_is_that_of_the_last_position(some: Runs) -> None:
-    """It is None exactly when there are no blocks."""
-    assert last_block(some) == (ids(some)[-1] if some else None)
 
 
 def test_groups_are_cut_and_joined_position_by_position() -> None:

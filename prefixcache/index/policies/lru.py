@@ -21,7 +21,9 @@ class EntryList:
         return None if first is self._end else first
 
     def append(self, entry: Entry) -> None:
-        """Put `entry`, which is in no list, at the newest end."""
+        """Put `entry` at the newest end, out of the list that it was in."""
+        if entry.older is not None:
+            unlink(entry)
         end = self._end
         last = end.older
         assert last is not None
@@ -50,7 +52,6 @@ class LruPolicy:
 
     def add(self, entry: Entry) -> None:
         """List `entry` as the newest."""
-        unlink(entry)
         self._listed.append(entry)
 
     def discard(self, entry: Entry) -> None:
