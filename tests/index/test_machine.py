@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import partial
 from itertools import takewhile
 
 import pytest
@@ -22,6 +23,7 @@ from hypothesis.stateful import (
 
 from prefixcache.errors import PoolExhaustedError, RequestTooLargeError
 from prefixcache.index import Lease, Namespace, PrefixCache, Scope, pack
+from prefixcache.index.policies import POLICY_NAMES, make_policy
 from prefixcache.types import PoolCounts
 from tests.index.fake_kv import FakeKV
 from tests.index.reference import Claim, Ids, Reference
@@ -61,6 +63,7 @@ class TokenExactMachine(RuleBasedStateMachine):
     pool_blocks: tuple[int, ...] = (9, 8)
     growth_blocks = 3
     token_exact = True
+    policy = "lru"
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,6 +74,7 @@ class TokenExactMachine(RuleBasedStateMachine):
             growth_blocks=self.growth_blocks,
             token_exact_reuse=self.token_exact,
             copy_block=self.kv.copy_block,
+            policy=partial(make_policy, self.policy),
         )
         self.live: list[Running] = []
         self.stored: dict[Namespace, set[Ids]] = {name: set() for name in NAMESPACES}
@@ -312,15 +316,25 @@ class NoGrowthMachine(ReferenceMachine):
     growth_blocks = 0
 
 
-@pytest.mark.parametrize("machine", [TokenExactMachine, ReferenceMachine, NoGrowthMachine])
-def test_the_index_equals_plain_structures(machine: type[TokenExactMachine]) -> None:
-    """No order of calls gives a wrong hit, a lost lease, a wrong count or a missed hit."""
+def run(machine: type[TokenExactMachine], max_examples: int) -> None:
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=int(os.environ.get("PREFIXCACHE_EXAMPLES", "150")),
+            max_examples=int(os.environ.get("PREFIXCACHE_EXAMPLES", max_examples)),
             stateful_step_count=40,
             deadline=None,
             suppress_health_check=[HealthCheck.too_slow],
         ),
     )
+
+
+@pytest.mark.parametrize("machine", [TokenExactMachine, ReferenceMachine, NoGrowthMachine])
+def test_the_index_equals_plain_structures(machine: type[TokenExactMachine]) -> None:
+    """No order of calls gives a wrong hit, a lost lease, a wrong count or a missed hit."""
+    run(machine, 150)
+
+
+@pytest.mark.parametrize("policy", POLICY_NAMES[1:])
+def test_no_policy_makes_the_index_lie(policy: str) -> None:
+    """Whatever goes first, hits are honest, leases are safe and the books balance."""
+    run(type("Machine", (TokenExactMachine,), {"policy": policy}), 20)

@@ -1,70 +1,58 @@
-"""Least recently used first, in constant time."""
+"""Least recently used first, and the same with a time limit."""
 
 from __future__ import annotations
 
+from prefixcache.errors import ConfigError
 from prefixcache.index.entry import Entry
-
-
-class EntryList:
-    """A doubly linked list through the entries themselves: no allocation, no look-up."""
-
-    __slots__ = ("_end",)
-
-    def __init__(self) -> None:
-        self._end = Entry(0, 0, 0.0)  # between the newest and the oldest
-        self._end.older = self._end.newer = self._end
-
-    @property
-    def oldest(self) -> Entry | None:
-        """The entry that was appended longest ago, or None."""
-        first = self._end.newer
-        return None if first is self._end else first
-
-    def append(self, entry: Entry) -> None:
-        """Put `entry` at the newest end, out of the list that it was in."""
-        if entry.older is not None:
-            unlink(entry)
-        end = self._end
-        last = end.older
-        assert last is not None
-        entry.older, entry.newer = last, end
-        last.newer = end.older = entry
-
-
-def unlink(entry: Entry) -> None:
-    """Take `entry` out of the list that it is in, if it is in one."""
-    older, newer = entry.older, entry.newer
-    if older is None or newer is None:
-        return
-    older.newer, newer.older = newer, older
-    entry.older = entry.newer = None
+from prefixcache.index.policies.links import EntryList, unlink
 
 
 class LruPolicy:
-    """Least recently used first.
+    """Gives up the leaf that was last used longest ago.
 
-    Whole paths are unlisted and listed again together, children before parents, so whatever is
-    oldest has nothing below it: there is no search for leaves. Every call is O(1).
+    Entries come in by last use, and children before their parents, so the oldest entry is a
+    leaf and the list needs no sorting. Every call is O(1).
     """
 
     def __init__(self) -> None:
-        self._listed = EntryList()
+        self._entries = EntryList()
 
     def add(self, entry: Entry) -> None:
-        """List `entry` as the newest."""
-        self._listed.append(entry)
+        """List `entry` as the one used last."""
+        self._entries.append(entry)
 
     def discard(self, entry: Entry) -> None:
         """Take `entry` off the list."""
         unlink(entry)
 
     def expose(self, entry: Entry) -> None:
-        """Do nothing: the order has it already."""
+        """Keep `entry` where it is: its turn is that of its last use."""
 
     def victim(self, now: float) -> Entry | None:
-        """Return the entry that was listed longest ago."""
-        return self._listed.oldest
+        """Return the leaf that was last used longest ago."""
+        return self._entries.oldest_leaf()
 
     def overdue(self, now: float) -> Entry | None:
-        """Return None: nothing goes while there is room."""
+        """Return None: entries go only to make room."""
         return None
+
+
+class TtlPolicy(LruPolicy):
+    """As `LruPolicy`, and what nobody used for `idle_ttl_seconds` goes although there is room.
+
+    Raises:
+        ConfigError: `idle_ttl_seconds` is not above 0.
+    """
+
+    def __init__(self, *, idle_ttl_seconds: float) -> None:
+        super().__init__()
+        if not idle_ttl_seconds > 0:
+            raise ConfigError("idle_ttl_seconds", idle_ttl_seconds, "must be above 0")
+        self._idle_ttl_seconds = idle_ttl_seconds
+
+    def overdue(self, now: float) -> Entry | None:
+        """Return the leaf that was last used longest ago, if that is at least the limit ago."""
+        leaf = self._entries.oldest_leaf()
+        if leaf is None or now - leaf.last_used < self._idle_ttl_seconds:
+            return None
+        return leaf

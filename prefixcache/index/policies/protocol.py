@@ -1,4 +1,4 @@
-"""The bargain between the cache and what chooses its victims."""
+"""What the cache asks of an eviction policy, and what it promises in return."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from prefixcache.index.entry import Entry
 class EvictionPolicy(Protocol):
     """Orders the entries of one tenant that nobody uses; it frees nothing itself.
 
-    The cache promises serial calls; that entries which are listed together are added children
-    before parents; and that the fields of a listed entry stay as they are, but for `n_blocks` and
-    `end_block`, which may shrink, and `n_resident`. The policy promises amortised O(log n) per
-    call, to read no other field, and to keep no entry that is not listed. `older` and `newer` are
-    its own: both set while an entry is listed (to the entry itself if it needs no list), else None.
+    The cache promises serial calls; that an entry is added only while it is not listed; that
+    an entry's hits, last_used and priority are never below those of an entry under it; that
+    entries which are listed together are added children before parents; and that the fields of a
+    listed entry stay as they are, but for n_blocks and end_block, which may shrink, and n_resident.
+
+    The policy promises O(log n) per call, amortised over all calls; to read nothing but an entry's
+    fields; that `older` and `newer`, which are its own, are None exactly while an entry is not
+    listed; and that `victim`, asked and obeyed often enough, names every listed entry.
     """
 
     def add(self, entry: Entry) -> None:
@@ -27,7 +30,10 @@ class EvictionPolicy(Protocol):
         """`entry` is listed and has become a leaf: its last child with KV on the device left."""
 
     def victim(self, now: float) -> Entry | None:
-        """Return the listed leaf to give up next, or None when there is none."""
+        """Return the next leaf to give up, still listed, or None when none is listed.
+
+        `now` is the cache's clock in seconds; it never goes back.
+        """
 
     def overdue(self, now: float) -> Entry | None:
-        """Return a listed leaf that should go even though there is room, or None."""
+        """Return a leaf that should go although there is room, or None."""
