@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 
 class PrefixCacheError(Exception):
     """Root of every error that this package raises on purpose."""
@@ -135,3 +137,14 @@ class PromptTooLongError(PrefixCacheError):
 
 class WireError(PrefixCacheError):
     """A frame between gateway and worker is malformed, too large or of another version."""
+
+
+class TraceError(PrefixCacheError):
+    """A trace cannot be read."""
+
+    def __init__(self, path: Path, place: str, reason: str) -> None:
+        super().__init__(path, place, reason)
+        self.path, self.place, self.reason = path, place, reason
+
+    def __str__(self) -> str:
+        return f"{self.path}, {self.place}: {self.reason}"

@@ -29,13 +29,19 @@ MAY_IMPORT: dict[str, set[str]] = {
         "prefixcache.text",
         "prefixcache.wire",
     },
+    "prefixcache.traces": {"prefixcache.index"},
     "prefixcache.bench": {
         "prefixcache.index",
         "prefixcache.kv",
         "prefixcache.text",
         "prefixcache.engine",
     },
-    "gateway": {"prefixcache.index", "prefixcache.text", "prefixcache.wire", "prefixcache.bench"},
+    "gateway": {
+        "prefixcache.index",
+        "prefixcache.text",
+        "prefixcache.wire",
+        "prefixcache.bench",
+    },
 }
 WITH_TORCH = ("prefixcache.kv", "prefixcache.engine")
 PACKAGES = {"prefixcache", "gateway"}  # their own __init__ lists public names of any layer
@@ -120,7 +126,14 @@ def test_modules_stay_short(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["prefixcache", "prefixcache.index", "prefixcache.text", "gateway.app"]
+    "module",
+    [
+        "prefixcache",
+        "prefixcache.index",
+        "prefixcache.text",
+        "prefixcache.traces",
+        "gateway.app",
+    ],
 )
 def test_torch_is_not_loaded_by(module: str) -> None:
     """The index, the text side and the gateway start without torch and transformers."""
