@@ -1,79 +1,36 @@
-"""The commands under `prefixcache bench`."""
+"""What the commands under `prefixcache bench` share. Each is loaded when it is called."""
 
 from __future__ import annotations
 
-import asyncio
-import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
 import msgspec
 
-from gateway.client.first_token import Row, as_data, as_table, measure
-from gateway.client.own_server import own_server
-from prefixcache.bench import StraightStep, machine
-from prefixcache.config import EngineConfig
+from gateway.lazy import LazyGroup
+from prefixcache.bench import machine
 
 
-@click.group("bench", epilog="Example: prefixcache bench first-token --prefix 1024")
+@click.group(
+    "bench",
+    cls=LazyGroup,
+    later={
+        "first-token": "gateway.bench_first_token:first_token",
+        "policies": "gateway.bench_policies:policies",
+    },
+    epilog="Example: prefixcache bench first-token --prefix 1024",
+)
 def bench() -> None:
     """Measure this machine with our own parts."""
 
 
-@bench.command(
-    "first-token",
-    epilog="Example: prefixcache bench first-token --prefix 1024 --prefix 4096 --json result.json",
-)
-@click.option("--model", help="As for serve.  [default: the small chat model]")
-@click.option(
-    "--prefix",
-    "prefix_tokens",
-    type=click.IntRange(min=64),
-    multiple=True,
-    default=(1024, 4096),
-    show_default=True,
-    help="Tokens that the requests share; may be given several times.",
-)
-@click.option("--new", "new_tokens", type=click.IntRange(min=1), default=32, show_default=True)
-@click.option("--repeats", type=click.IntRange(min=1), default=7, show_default=True)
-@click.option("--seed", type=int, default=0, show_default=True)
-@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the result here.")
-def first_token(
-    model: str | None,
-    prefix_tokens: tuple[int, ...],
-    new_tokens: int,
-    repeats: int,
-    seed: int,
-    json_file: Path | None,
-) -> None:
-    """Time to first token with nothing cached and with the shared prefix cached.
-
-    A server is started for it. The last column sets the warm time against the same new tokens run
-    straight on a store that holds the prefix: no tree, no scheduler, no HTTP.
-    """
-    straight = StraightStep(
-        EngineConfig(model=model), env=os.environ, report=lambda line: click.echo(line, err=True)
-    )
-
-    async def run() -> list[Row]:
-        async with own_server(["--model", model] if model else []) as url:
-            return await measure(
-                url,
-                straight,
-                prefix_tokens=prefix_tokens,
-                new_tokens=new_tokens,
-                repeats=repeats,
-                seed=seed,
-            )
-
-    rows = asyncio.run(run())
-    click.echo(as_table(rows))
-    if json_file is not None:
-        result = {
-            "command": " ".join(["prefixcache", *sys.argv[1:]]),
-            "model": model or "SmolLM2-135M-Instruct",
-            "machine": machine(),
-            "rows": as_data(rows),
-        }
-        json_file.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n")
+def save(file: Path, result: Mapping[str, object]) -> None:
+    """Write a result to `file`, after the command that gave it and the machine it ran on."""
+    command = " ".join(["prefixcache", *sys.argv[1:]])
+    data = msgspec.json.encode({"command": command, "machine": machine(), **result})
+    try:
+        file.write_bytes(msgspec.json.format(data, indent=2) + b"\n")
+    except OSError as error:
+        raise click.FileError(str(file), error.strerror) from error

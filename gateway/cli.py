@@ -23,7 +23,7 @@ from gateway.lazy import LazyGroup
 from gateway.metrics import Metrics
 from gateway.server import StopSignals, serve
 from prefixcache.config import DType, EngineConfig
-from prefixcache.errors import ConfigError, PrefixCacheError
+from prefixcache.errors import ConfigError, PrefixCacheError, TraceError
 
 _T = TypeVar("_T", bound=msgspec.Struct)
 _BAD_INPUT = 2
@@ -126,7 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = commands.main(arguments, prog_name="prefixcache", standalone_mode=False)
     except click.ClickException as error:
         _quit(error.format_message(), _BAD_INPUT)
-    except (ConfigError, BadModelError) as error:
+    except (ConfigError, BadModelError, TraceError) as error:
         _quit(str(error), _BAD_INPUT)
     except (GatewayError, PrefixCacheError) as error:
         _quit(str(error), _CANNOT_START)

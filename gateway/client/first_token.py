@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 import aiohttp
 
 from gateway.client.streaming import BenchError, timed_completion
-from prefixcache.bench import StraightStep
+from prefixcache.bench.straight import StraightStep
 
 WORDS = """
     time year people way day man thing woman life child world school state family student group

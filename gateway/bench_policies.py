@@ -1,0 +1,107 @@
+"""The command `prefixcache bench policies`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import click
+
+from gateway.bench import save
+from prefixcache.bench.policies import as_data, as_table, compare
+from prefixcache.index.policies import POLICY_NAMES, PolicyOptions
+from prefixcache.traces import read_trace
+
+_UNLIMITED = "unlimited"
+_DEFAULTS = PolicyOptions()
+_T = TypeVar("_T")
+
+
+def _capacity(text: str) -> int | None:
+    if text == _UNLIMITED:
+        return None
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise click.BadParameter(f"{text!r} is neither a number above 0 nor {_UNLIMITED!r}")
+    return int(text)
+
+
+def _policy(text: str) -> str:
+    if text not in POLICY_NAMES:
+        raise click.BadParameter(f"{text!r} is none of {', '.join(POLICY_NAMES)}")
+    return text
+
+
+def _each(
+    read: Callable[[str], _T],
+) -> Callable[[click.Context, click.Parameter, str], tuple[_T, ...]]:
+    """Return a callback that reads the parts of a list with commas."""
+    return lambda _context, _parameter, text: tuple(read(part.strip()) for part in text.split(","))
+
+
+@click.command(
+    "policies",
+    epilog="Example: prefixcache bench policies --trace conversation_trace.jsonl --capacity 10000",
+)
+@click.option(
+    "--trace",
+    "paths",
+    type=click.Path(exists=True, path_type=Path),
+    multiple=True,
+    required=True,
+    help="Mooncake .jsonl, WEKA .json, or a folder of WEKA files; may be given several times.",
+)
+@click.option(
+    "--capacity",
+    "capacities",
+    callback=_each(_capacity),
+    default="1000,10000",
+    show_default=True,
+    metavar="N,...",
+    help="In blocks of the trace; unlimited: nothing is ever given up.",
+)
+@click.option(
+    "--policy",
+    "names",
+    callback=_each(_policy),
+    default="lru,cost-aware,slru,lfu,fifo",
+    show_default=True,
+    metavar="NAME,...",
+    help=f"Of {', '.join(POLICY_NAMES)}.",
+)
+@click.option(
+    "--idle-ttl",
+    "idle_ttl_seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    default=_DEFAULTS.idle_ttl_seconds,
+    show_default=True,
+    help="Seconds, for ttl.",
+)
+@click.option(
+    "--protected-share",
+    type=click.FloatRange(0, 1, min_open=True),
+    default=_DEFAULTS.protected_share,
+    show_default=True,
+    help="Of the listed blocks, for slru and cost-aware.",
+)
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the result here.")
+def policies(
+    paths: tuple[Path, ...],
+    capacities: tuple[int | None, ...],
+    names: tuple[str, ...],
+    idle_ttl_seconds: float,
+    protected_share: float,
+    json_file: Path | None,
+) -> None:
+    """Compare eviction policies on request traces: no model, no HTTP.
+
+    Requests run one after another through the real index. `hit` is the share of blocks that were
+    cached when their request arrived; `attention` the share of (token, token) pairs that
+    attention was spared, which weighs deep tokens more.
+    """
+    traces = {str(path): read_trace(path) for path in paths}
+    options = PolicyOptions(idle_ttl_seconds=idle_ttl_seconds, protected_share=protected_share)
+    rows = list(compare(traces, policies=names, capacities=capacities, options=options))
+    click.echo(as_table(rows))
+    if json_file is not None:
+        save(json_file, {"results": as_data(rows)})
