@@ -16,14 +16,12 @@ from prefixcache.index.lease import Lease, LeaseBook
 from prefixcache.index.misses import Gone, Miss, MissReason
 from prefixcache.index.namespaces import Namespace
 from prefixcache.index.nodes import Anchor, Mount, Node, Root
-from prefixcache.index.publisher import Found, Publisher
+from prefixcache.index.publisher import Passage, Publisher
 from prefixcache.index.retention import Retentions
 from prefixcache.index.room import Room
 from prefixcache.index.tokens import TOKEN_BYTES, Packed, n_tokens
 from prefixcache.index.tree import Match, find
 from prefixcache.types import BlockId
-
-_NOT_READ = Miss(MissReason.DISABLED, 0)
 
 _MOST_NAMESPACES = 16  # of a tenant that are looked at to explain a miss
 
@@ -69,11 +67,14 @@ class Admission:
         self._token_exact = token_exact
         self._copy_block = copy_block
 
-    def find(self, root: Root, tokens: memoryview, end: int) -> Found:
-        """Return the longest that a prompt of the root's namespace may reuse. Changes nothing."""
-        own = Found(find(root, tokens, 0, end, self._block_bytes))
+    def find(self, root: Root, tokens: memoryview, end: int) -> tuple[Match, Passage | None]:
+        """Return the longest that a prompt of the root's namespace may reuse. Changes nothing.
+
+        That is a match in its own tree, and the published prompt that it passes through, if any.
+        """
+        own = find(root, tokens, 0, end, self._block_bytes)
         if not self._publisher.prompts:
-            return own
+            return own, None
         return self._publisher.longest(own, root.namespace, tokens, end)
 
     def tokens_of(self, match: Match) -> int:
@@ -82,15 +83,38 @@ class Admission:
             return match.n_blocks * self._block_tokens + match.shared_tokens
         return match.n_blocks * self._block_tokens
 
-    def miss(self, root: Root, match: Match, tokens: memoryview, end: int) -> Miss | None:
+    def reason(self, root: Root, match: Match, tokens: memoryview, end: int) -> MissReason | None:
         """Return why no more of a prompt was found; None when all but its last token was.
 
         Cost: a hash of one block; when nothing at all was found, the tenant's other namespaces.
         """
-        n_whole = match.n_blocks * self._block_tokens
-        if (n_whole + match.shared_tokens if self._token_exact else n_whole) >= end:
+        n_left = end - match.n_blocks * self._block_tokens
+        if n_left <= (match.shared_tokens if self._token_exact else 0):
             return None
-        return Miss(self._reason(root, match, tokens, end - n_whole), n_whole + match.shared_tokens)
+        if not self._gone.is_empty:
+            gone = self._gone.reason(
+                root.namespace.tenant, match.n_blocks, self._block_after(match, tokens)
+            )
+            if gone is not None:
+                return gone
+        if n_left < self._block_tokens or (match.shared_tokens and not self._token_exact):
+            return MissReason.BELOW_BLOCK
+        if not match.n_blocks and not match.shared_tokens:
+            return self._reason_for_nothing(root, self._block_after(match, tokens))
+        node = match.node
+        if match.shared_tokens or node.children is not None or match.edge_blocks < node.n_blocks:
+            return MissReason.DIVERGED
+        return MissReason.NOTHING_STORED
+
+    def _block_after(self, match: Match, tokens: memoryview) -> bytes:
+        at = match.n_blocks * self._block_bytes
+        return bytes(tokens[at : at + self._block_bytes])
+
+    def miss(self, root: Root, match: Match, tokens: memoryview, end: int) -> Miss | None:
+        """Return `reason` and the token that it is about."""
+        reason = self.reason(root, match, tokens, end)
+        token = match.n_blocks * self._block_tokens + match.shared_tokens
+        return None if reason is None else Miss(reason, token)
 
     def acquire(
         self,
@@ -111,19 +135,19 @@ class Admission:
         root = self._forest.plant(namespace, now)
         view = memoryview(tokens)
         try:
-            n_blocks = self.blocks_for(length + room_tokens, root.account)
             if read:
-                found = self.find(root, view, length - 1)
-                miss = self.miss(root, found.match, view, length - 1)
+                match, passage = self.find(root, view, length - 1)
+                reason = self.reason(root, match, view, length - 1)
             else:
-                found, miss = Found(Match(root, 0, 0)), _NOT_READ
-            lease = self._admit(root, found, n_blocks, now, store, priority)
+                match, passage, reason = Match(root, 0, 0), None, MissReason.DISABLED
+            lease = self._admit(root, match, passage, length + room_tokens, now, store, priority)
         except BaseException:
             self._keeper.drop_if_empty(root)
             raise
-        lease.miss = miss
+        lease.miss_reason = reason
+        lease.miss_token = match.n_blocks * self._block_tokens + match.shared_tokens
         if read:
-            root.tally.add(length, lease.cached_tokens, miss)
+            root.tally.add(length, lease.cached_tokens, reason)
         if store:
             lease.prompt = tokens if isinstance(tokens, bytes) else bytes(tokens)
         return lease
@@ -151,14 +175,22 @@ class Admission:
             self._keeper.drop_if_empty(anchor)
 
     def _admit(
-        self, root: Root, found: Found, n_blocks: int, now: float, stores: bool, priority: int
+        self,
+        root: Root,
+        match: Match,
+        passage: Passage | None,
+        n_room: int,
+        now: float,
+        stores: bool,
+        priority: int,
     ) -> Lease:
-        match = found.match
-        n_missing = n_blocks - match.n_blocks
+        """Make a lease of a match, with room for `n_room` tokens."""
+        n_missing = -(-n_room // self._block_tokens) - match.n_blocks
         is_easy = self._accounts.has_room(root.account, n_missing)
         if not is_easy:
-            match = self._affordable(root, found, n_missing)
-        anchor, node = self._enter(root, found, match, now)
+            self.blocks_for(n_room, root.account)
+            match = self._affordable(root, match, passage, n_missing)
+        anchor, node = self._enter(root, match, passage, now)
         self._keeper.pin(node)
         self._keeper.use(node, priority)
         n_hit = match.n_blocks
@@ -173,23 +205,20 @@ class Admission:
             self._room.take(lease, n_missing, now)
         return lease
 
-    def _affordable(self, root: Root, found: Found, n_missing: int) -> Match:
+    def _affordable(
+        self, root: Root, match: Match, passage: Passage | None, n_missing: int
+    ) -> Match:
         """Return what is to be reused, less the copy when its source must make room.
 
         Once pinned, the path and the source cannot make room for the rest of the prompt. Raises
         PoolExhaustedError when the room is too small in any case.
         """
-        match, through = found.match, found.through
-        system_path = 0
-        if through is None:
+        own_path = system_path = 0
+        through = None if passage is None else passage.through
+        if passage is None or passage.mount is not None:
             own_path = self._keeper.unpinned_blocks(match.node, match.edge_blocks)
-        else:
-            is_pinned = found.mount is not None and found.mount.pins > 0
-            if not is_pinned:
-                system_path = self._keeper.unpinned_blocks(through.node, through.edge_blocks)
-            own_path = 0
-            if found.mount is not None:
-                own_path = self._keeper.unpinned_blocks(match.node, match.edge_blocks)
+        if through is not None and (passage is None or not passage.is_pinned):
+            system_path = self._keeper.unpinned_blocks(through.node, through.edge_blocks)
         account = root.account
         obtainable = self._accounts.n_obtainable(account, own_path, system_path)
         self._room.require(n_missing, obtainable)
@@ -209,19 +238,21 @@ class Admission:
             return match
         return match.copying(None, 0)
 
-    def _enter(self, root: Root, found: Found, match: Match, now: float) -> tuple[Anchor, Node]:
+    def _enter(
+        self, root: Root, match: Match, passage: Passage | None, now: float
+    ) -> tuple[Anchor, Node]:
         """Return where the lease is anchored and which node it is to pin; split where need be."""
-        if found.through is None or found.published is None:
+        if passage is None:
             if match.edge_blocks == match.node.n_blocks:
                 return root, match.node
             return root, self._keeper.split(match.node, match.edge_blocks)
-        source = self._keeper.split(found.through.node, found.through.edge_blocks)
-        mount = found.mount
+        through, mount = passage.through, passage.mount
+        source = self._keeper.split(through.node, through.edge_blocks)
         if mount is None:
-            mount = self._forest.mount(root, found.published, found.through.n_blocks, now)
+            mount = self._forest.mount(root, passage.published, through.n_blocks, now)
         if not mount.pins:
             mount.source = source
-        if found.mount is None:
+        if passage.mount is None:
             return mount, mount
         return mount, self._keeper.split(match.node, match.edge_blocks)
 
@@ -249,25 +280,6 @@ class Admission:
         for group, own in enumerate(lease.own):
             first = source.runs[group][0].first
             self._copy_block(BlockCopy(group, first, own[0].first, n_shared))
-
-    def _reason(self, root: Root, match: Match, tokens: memoryview, n_left: int) -> MissReason:
-        """Return what stands between a match and the `n_left` tokens after its whole blocks."""
-        at = match.n_blocks * self._block_bytes
-        if self._gone or not match.n_blocks:
-            block = bytes(tokens[at : at + self._block_bytes])
-            reason = self._gone.reason(root.namespace.tenant, match.n_blocks, block)
-            if reason is not None:
-                return reason
-        if n_left < self._block_tokens:
-            return MissReason.BELOW_BLOCK
-        if match.shared_tokens:
-            return MissReason.DIVERGED if self._token_exact else MissReason.BELOW_BLOCK
-        if not match.n_blocks:
-            return self._reason_for_nothing(root, block)
-        node = match.node
-        if node.children is not None or match.edge_blocks < node.n_blocks:
-            return MissReason.DIVERGED
-        return MissReason.NOTHING_STORED
 
     def _reason_for_nothing(self, root: Root, block: bytes) -> MissReason:
         if self._publisher.was_retired(root.namespace, block):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from prefixcache.errors import BooksError, ConfigError
 from prefixcache.index.spans import Runs
 from prefixcache.types import BlockId, Span
@@ -50,17 +48,17 @@ class BlockPool:
 
         Cost: O(1) per run, besides marking each block.
         """
-        taken = []
-        left = n_blocks
-        if after:
+        taken: Runs = ()
+        if after and n_blocks:
             first = after[-1].first + after[-1].n_blocks
-            if first in self._length_from and left:
-                taken.append(self._take_from(first, left))
-                left -= taken[-1].n_blocks
-        while left:
-            taken.append(self._take_from(self._fitting(left), left))
-            left -= taken[-1].n_blocks
-        return tuple(taken)
+            if first in self._length_from:
+                taken = (self._take_from(first, n_blocks),)
+                n_blocks -= taken[0].n_blocks
+        while n_blocks:
+            span = self._take_from(self._fitting(n_blocks), n_blocks)
+            n_blocks -= span.n_blocks
+            taken = (*taken, span)
+        return taken
 
     def free(self, span: Span) -> None:
         """Give blocks back. Raises BooksError when one of them is free already. Cost: O(1)."""
@@ -79,16 +77,19 @@ class BlockPool:
             self._unfile(until, following)
             length += following
             until += following
-        if before is None:
-            self._file(first, length)
-        else:
-            self._refile(before, first - before, before, until - before)
-        self._first_until[until] = first if before is None else before
-
-    def free_all(self, spans: Iterable[Span]) -> None:
-        """Give several runs back."""
-        for span in spans:
-            self.free(span)
+        if before is not None:
+            length += first - before
+            if length.bit_length() == (first - before).bit_length():
+                self._length_from[before] = length
+                self._first_until[until] = before
+                return
+            self._unfile(before, first - before)
+            first = BlockId(before)
+        self._first_until[until] = first
+        self._length_from[first] = length
+        size = length.bit_length() - 1
+        self._firsts_of[size][first] = None
+        self._sizes |= 1 << size
 
     def free_spans(self) -> list[Span]:
         """Return every free extent by position. Cost: sorts them; for checks and reports."""
@@ -116,41 +117,34 @@ class BlockPool:
 
     def _fitting(self, n_blocks: int) -> int:
         """Return the first block of an extent that holds `n_blocks`, or else of a long one."""
-        size = n_blocks.bit_length() - 1
-        if self._sizes >> size & 1:  # its own size: some of these hold it
-            first = self._any_of(size)
+        sizes, size = self._sizes, n_blocks.bit_length() - 1
+        if sizes >> size & 1:  # extents of its own size: some of them hold it
+            first = _any_of(self._firsts_of[size])
             if self._length_from[first] >= n_blocks:
                 return first
-        larger = self._sizes >> size + 1
-        if larger:
-            return self._any_of(size + (larger & -larger).bit_length())
-        return self._any_of(self._sizes.bit_length() - 1)
-
-    def _any_of(self, size: int) -> int:
-        firsts = self._firsts_of[size]
-        first, _ = firsts.popitem()  # unlike a peek, costs the same however often it is done
-        firsts[first] = None
-        return first
+        larger = sizes >> size + 1
+        size = size + (larger & -larger).bit_length() if larger else sizes.bit_length() - 1
+        return _any_of(self._firsts_of[size])
 
     def _take_from(self, first: int, at_most: int) -> Span:
+        """Take the beginning of an extent."""
         length = self._length_from.pop(first)
-        if length <= at_most:
-            self._unfile(first, length)
-            del self._first_until[first + length]
-            n_taken = length
-        else:
-            n_taken = at_most
+        n_taken = min(length, at_most)
+        left = length - n_taken
+        size, size_left = length.bit_length() - 1, left.bit_length() - 1
+        del self._firsts_of[size][first]
+        if left:
+            self._length_from[first + n_taken] = left
             self._first_until[first + length] = first + n_taken
-            self._refile(first, length, first + n_taken, length - n_taken)
+            self._firsts_of[size_left][first + n_taken] = None
+            self._sizes |= 1 << size_left
+        else:
+            del self._first_until[first + length]
+        if not self._firsts_of[size]:
+            self._sizes ^= 1 << size
         self._is_free[first : first + n_taken] = bytes(n_taken)
         self.n_free -= n_taken
         return Span(BlockId(first), n_taken)
-
-    def _file(self, first: int, length: int) -> None:
-        self._length_from[first] = length
-        size = length.bit_length() - 1
-        self._firsts_of[size][first] = None
-        self._sizes |= 1 << size
 
     def _unfile(self, first: int, length: int) -> None:
         size = length.bit_length() - 1
@@ -159,10 +153,8 @@ class BlockPool:
         if not firsts:
             self._sizes ^= 1 << size
 
-    def _refile(self, first: int, length: int, new_first: int, new_length: int) -> None:
-        """Move an extent to another place in the order by size, if it must."""
-        if first == new_first and length.bit_length() == new_length.bit_length():
-            self._length_from[first] = new_length
-            return
-        self._unfile(first, length)
-        self._file(new_first, new_length)
+
+def _any_of(firsts: dict[int, None]) -> int:
+    first, _ = firsts.popitem()  # unlike a peek, costs the same however often it is done
+    firsts[first] = None
+    return first

@@ -14,7 +14,7 @@ from prefixcache.index.nodes import Anchor, Mount, Node, Root
 from prefixcache.index.retention import Retentions
 from prefixcache.index.spans import GroupRuns, Runs, n_blocks_in
 from prefixcache.index.tokens import TOKEN_BYTES
-from prefixcache.index.tree import children_of, first_block, nodes, runs_to
+from prefixcache.index.tree import children_of, nodes, runs_to
 from prefixcache.types import PoolCounts, Span
 
 
@@ -73,9 +73,9 @@ def _check_node(node: Node, n_ends: int, block_bytes: int) -> None:
     children = children_of(node)
     _require(node.children is None or bool(children), f"{name} has an empty map of children")
     if node.children is not None:
-        keys = list(node.children.keys_in_order())
-        by_edge = sorted(first_block(child, block_bytes) for child in children)
-        _require(keys == by_edge, f"{name} knows its children by other blocks than their first")
+        known = [node.children.get(child.edge[:block_bytes]) for child in children]
+        _require(known == list(children), f"{name} finds not all children by their first block")
+        _require(node.children.n == len(children), f"{name} counts {node.children.n} children")
     for child in children:
         _require(child.parent is node, f"{name} is not its child's parent")
         start = child.end_block - child.n_blocks

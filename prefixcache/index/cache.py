@@ -115,16 +115,16 @@ class PrefixCache:
         Cost: one comparison of memory over what matches; per node one hash of a block.
         """
         root = self._forest.root_to_look_in(namespace)
-        found = self._admission.find(root, memoryview(tokens), n_tokens(tokens) - 1)
-        return self._admission.tokens_of(found.match)
+        match, _ = self._admission.find(root, memoryview(tokens), n_tokens(tokens) - 1)
+        return self._admission.tokens_of(match)
 
     def explain(self, namespace: Namespace, tokens: Packed) -> Miss | None:
         """Return why a request could not reuse more now, None when it could. Changes nothing."""
         root = self._forest.root_to_look_in(namespace)
         view = memoryview(tokens)
         end = n_tokens(tokens) - 1
-        found = self._admission.find(root, view, end)
-        return self._admission.miss(root, found.match, view, end)
+        match, _ = self._admission.find(root, view, end)
+        return self._admission.miss(root, match, view, end)
 
     def acquire(
         self,

@@ -59,11 +59,14 @@ class GroupPools:
     def free_held(self, groups: GroupRuns, n_blocks: int) -> None:
         """Give held blocks back, in each group."""
         self.n_held -= n_blocks
-        for pool, runs in zip(self.pools, groups, strict=True):
-            pool.free_all(runs)
+        self._free(groups)
 
     def free_cached(self, groups: GroupRuns, n_blocks: int) -> None:
         """Give cached blocks back, in each group."""
         self.n_cached -= n_blocks
+        self._free(groups)
+
+    def _free(self, groups: GroupRuns) -> None:
         for pool, runs in zip(self.pools, groups, strict=True):
-            pool.free_all(runs)
+            for span in runs:
+                pool.free(span)

@@ -121,7 +121,7 @@ class Keeper:
         while parent.n_blocks <= child.n_blocks and self._is_private(parent):
             above = parent.parent
             assert above is not None
-            merge(child, self._block_bytes)
+            merge(child)
             parent = above
         return child
 
@@ -213,7 +213,7 @@ class Keeper:
             and node.pins == 1
             and not node.keeps
             and node.children is not None
-            and len(node.children) == 1
+            and node.children.n == 1
         )
 
     def _give_up(self, leaf: Node, at_most: int, reason: MissReason) -> int:
@@ -233,7 +233,7 @@ class Keeper:
             self._retentions.forget(leaf)
         account.policy.discard(leaf)
         account.free_cached(leaf.runs, n_given)
-        parent = detach(leaf, self._block_bytes)
+        parent = detach(leaf)
         if isinstance(parent, Anchor):
             self.drop_if_empty(parent)
         elif not (parent.n_resident or parent.pins or parent.keeps):

@@ -7,7 +7,7 @@ from itertools import count
 
 from prefixcache.errors import LeaseError
 from prefixcache.index.accounts import Account
-from prefixcache.index.misses import Miss
+from prefixcache.index.misses import Miss, MissReason
 from prefixcache.index.namespaces import Generations, Namespace
 from prefixcache.index.nodes import Anchor, Node, Root
 from prefixcache.index.published import Published
@@ -41,7 +41,8 @@ class Lease:
         "book",
         "cached_tokens",
         "id",
-        "miss",
+        "miss_reason",
+        "miss_token",
         "n_blocks",
         "n_needed",
         "n_stored",
@@ -79,7 +80,8 @@ class Lease:
         self.block_tokens = block_tokens
         self.own: GroupRuns = root.runs  # the blocks that are not the tree's, slack included
         self.cached_tokens = cached_tokens  # prompt tokens whose KV was there at `acquire`
-        self.miss: Miss | None = None  # why it was not more; None: all that can be was cached
+        self.miss_reason: MissReason | None = None
+        self.miss_token = 0
         self.prompt = b""  # what it is about to store; empty: nothing
         self.published: Published | None = None  # what it reads for the system
         self._path: GroupRuns | None = None  # the tree's blocks; None: to be collected
@@ -88,6 +90,11 @@ class Lease:
     def is_live(self) -> bool:
         """Whether it has not been released."""
         return self.book is not None
+
+    @property
+    def miss(self) -> Miss | None:
+        """Why no more of the prompt was cached; None: all that can be was."""
+        return None if self.miss_reason is None else Miss(self.miss_reason, self.miss_token)
 
     @property
     def namespace(self) -> Namespace:

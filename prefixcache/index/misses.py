@@ -37,13 +37,11 @@ class Gone:
         self._half = most // 2
         self._recent: dict[int, MissReason] = {}
         self._older: dict[int, MissReason] = {}
-
-    def __bool__(self) -> bool:
-        """Return whether anything has gone."""
-        return bool(self._recent or self._older)
+        self.is_empty = True  # nothing has gone so far
 
     def note(self, tenant: str, start_block: int, block: bytes, reason: MissReason) -> None:
         """Remember that the block of a tenant at `start_block` has gone. O(1)."""
+        self.is_empty = False
         self._recent[hash((tenant, start_block, block))] = reason
         if len(self._recent) > self._half:
             self._older, self._recent = self._recent, {}
@@ -65,13 +63,13 @@ class Tally:
         self.hit_tokens = 0
         self.misses: dict[MissReason, int] = {}  # requests by reason
 
-    def add(self, n_tokens: int, n_hit: int, miss: Miss | None) -> None:
+    def add(self, n_tokens: int, n_hit: int, reason: MissReason | None) -> None:
         """Count a request."""
         self.lookups += 1
         self.lookup_tokens += n_tokens
         self.hit_tokens += n_hit
-        if miss is not None:
-            self.misses[miss.reason] = self.misses.get(miss.reason, 0) + 1
+        if reason is not None:
+            self.misses[reason] = self.misses.get(reason, 0) + 1
 
     def merge(self, other: Tally) -> None:
         """Add the counts of `other`."""

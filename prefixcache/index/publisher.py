@@ -16,13 +16,17 @@ from prefixcache.index.tree import Match, find
 _MOST_RETIRED = 1024  # remembered to explain misses
 
 
-class Found(NamedTuple):
-    """The longest that a prompt can reuse: of its tenant's tree, or through a published prompt."""
+class Passage(NamedTuple):
+    """How a tenant's prompt goes through a published one."""
 
-    match: Match  # in the tenant's tree; from a mount on where it passes through one
-    published: Published | None = None
-    through: Match | None = None  # in the system's tree, up to where the tenant's own begins
-    mount: Mount | None = None  # None: it is yet to be made
+    published: Published
+    through: Match  # in the system's tree, up to where the tenant's own begins
+    mount: Mount | None = None  # where that hangs in the tenant's tree; None: it is yet to be made
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether a running request of the tenant goes the same way."""
+        return self.mount is not None and self.mount.pins > 0
 
 
 class Publisher:
@@ -98,22 +102,26 @@ class Publisher:
         for root, _, n_alike in self._alike(namespace, tokens, end):
             yield self._find(root, tokens, 0, n_alike), n_alike
 
-    def longest(self, own: Found, namespace: Namespace, tokens: memoryview, end: int) -> Found:
-        """Return the longest of `own` and what passes through published prompts.
+    def longest(
+        self, own: Match, namespace: Namespace, tokens: memoryview, end: int
+    ) -> tuple[Match, Passage | None]:
+        """Return the longest of `own` and of what goes through published prompts.
 
-        Of equal ones, what passes through: it leaves the tenant's own copy to be given up.
+        A match that goes through one is in the tenant's tree from the mount on, or, where there is
+        no mount yet, in the system's. Of equal ones, what passes through: it leaves the tenant's
+        own copy to be given up.
         """
         tenant_root = self._forest.root_of(namespace)
-        best = own
+        best: tuple[Match, Passage | None] = own, None
+        most = self._tokens_of(own)
         for root, published, n_alike in self._alike(namespace, tokens, end):
             through = self._find(root, tokens, 0, n_alike)
             if not through.n_blocks:
                 continue
             mounts = {} if tenant_root is None else tenant_root.mounts.get(published, {})
-            for found in self._passes(root, through, published, mounts, tokens, end):
-                least = self._tokens_of(best) + (best is not own)
-                if self._tokens_of(found) >= least:
-                    best = found
+            for match, passage in self._ways(root, through, published, mounts, tokens, end):
+                if self._tokens_of(match) >= most + (best[1] is not None):
+                    best, most = (match, passage), self._tokens_of(match)
         return best
 
     def _alike(
@@ -130,7 +138,7 @@ class Publisher:
                 n_alike = common_prefix_tokens(published.tokens, 0, tokens, 0)
                 yield root, published, min(n_alike, end)
 
-    def _passes(
+    def _ways(
         self,
         root: Root,
         through: Match,
@@ -138,28 +146,28 @@ class Publisher:
         mounts: dict[int, Mount],
         tokens: memoryview,
         end: int,
-    ) -> Iterator[Found]:
+    ) -> Iterator[tuple[Match, Passage]]:
         """Yield each way through `published`: at its end here, and at the tenant's mounts in it."""
         if through.n_blocks not in mounts:
-            yield Found(through, published, through)
+            yield through, Passage(published, through)
         for n_blocks, mount in mounts.items():
             if n_blocks == through.n_blocks:
                 match = self._find(mount, tokens, n_blocks, end)
                 if match.n_blocks == n_blocks and match.shared_tokens < through.shared_tokens:
                     match = match.copying(through.source, through.shared_tokens)
-                yield Found(match, published, through, mount)
+                yield match, Passage(published, through, mount)
             elif n_blocks < through.n_blocks:
                 match = self._find(mount, tokens, n_blocks, end)
                 if match.n_blocks > n_blocks:
                     cut = self._find(root, tokens, 0, n_blocks * self._block_bytes // TOKEN_BYTES)
-                    yield Found(match, published, cut, mount)
+                    yield match, Passage(published, cut, mount)
 
     def _find(self, start: Root | Mount, tokens: memoryview, start_block: int, end: int) -> Match:
         return find(start, tokens, start_block, end, self._block_bytes)
 
-    def _tokens_of(self, found: Found) -> int:
-        shared = found.match.shared_tokens if self._token_exact else 0
-        return found.match.n_blocks * (self._block_bytes // TOKEN_BYTES) + shared
+    def _tokens_of(self, match: Match) -> int:
+        shared = match.shared_tokens if self._token_exact else 0
+        return match.n_blocks * (self._block_bytes // TOKEN_BYTES) + shared
 
     def _keys(self, published: Published) -> Iterator[tuple[Namespace, str | None, bytes]]:
         block = published.tokens[: self._block_bytes]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from prefixcache.index.children import Children
+from prefixcache.index.children import Bucket, Children
 from prefixcache.index.nodes import Anchor, Mount, Node
 from prefixcache.index.spans import GroupRuns, cut_groups, join_groups
 from prefixcache.index.tokens import TOKEN_BYTES, common_prefix_tokens
@@ -60,63 +60,62 @@ def find(
     Cost: one comparison of memory over what matches; per node one hash of a block.
     """
     node, at, end_bytes = start, start_block * block_bytes, end * TOKEN_BYTES
-    while node.children is not None and at + block_bytes <= end_bytes:
-        child = node.children.get(bytes(tokens[at : at + block_bytes]))
-        if child is None or not child.runs[0]:
+    while node.children is not None and at < end_bytes:
+        entry = node.children.by_token.get(bytes(tokens[at : at + TOKEN_BYTES]))
+        if entry is None:
             break
-        edge = child.edge
+        if isinstance(entry, Bucket):
+            entry = _of_bucket(entry, bytes(tokens[at : min(at + block_bytes, end_bytes)]))
+        edge = entry.edge
         until = at + len(edge)
-        if until > end_bytes or not edge.startswith(tokens[at:until]):
+        is_whole = until <= end_bytes and edge.startswith(tokens[at:until])
+        if is_whole and until - at >= block_bytes and entry.runs[0]:
+            node, at = entry, until
+        else:
             n_alike = common_prefix_tokens(edge, 0, tokens[at:end_bytes], 0)
-            return _midway(child, at // block_bytes, n_alike, block_bytes, token_exact)
-        node, at = child, until
-    match = Match(node, at // block_bytes, node.n_blocks)
-    if token_exact and node.children is not None and at < end_bytes:
-        _share_part(match, node.children, bytes(tokens[at : min(at + block_bytes, end_bytes)]))
-    return match
+            return _midway(node, entry, at // block_bytes, n_alike, block_bytes, token_exact)
+    return Match(node, at // block_bytes, node.n_blocks)
 
 
-def _share_part(match: Match, children: Children[Node], wanted: bytes) -> None:
-    """Note in `match` which child shares most of the block that comes next."""
-    first_token = wanted[:TOKEN_BYTES]
-    for block, child in children.neighbours(wanted):
-        if block.startswith(first_token) and child.runs[0]:
-            shared = common_prefix_tokens(block, 0, wanted, 0)
-            if shared > match.shared_tokens:
-                match.source, match.shared_tokens = child, shared
+def _of_bucket(bucket: Bucket[Node], wanted: bytes) -> Node:
+    """Return the child that shares most of a block; all of them share its first token."""
+    exact = bucket.get(wanted)
+    if exact is not None:
+        return exact
+    keys = bucket.neighbours(wanted)
+    return bucket[max(keys, key=lambda key: common_prefix_tokens(key, 0, wanted, 0))]
 
 
 def _midway(
-    child: Node, n_blocks_above: int, n_alike: int, block_bytes: int, token_exact: bool
+    node: Node, child: Node, at_block: int, n_alike: int, block_bytes: int, token_exact: bool
 ) -> Match:
-    """Return the match that ends after `n_alike` tokens of the edge of `child`."""
+    """Return the match that ends after `n_alike` tokens of the edge of `child`, below `node`."""
+    if not child.runs[0]:
+        return Match(node, at_block, node.n_blocks)
     edge_blocks, n_shared = divmod(n_alike, block_bytes // TOKEN_BYTES)
-    n_blocks = n_blocks_above + edge_blocks
+    match = Match(node, at_block, node.n_blocks)
+    if edge_blocks:
+        match = Match(child, at_block + edge_blocks, edge_blocks)
     if token_exact and n_shared:
-        return Match(child, n_blocks, edge_blocks, child, n_shared)
-    return Match(child, n_blocks, edge_blocks)
-
-
-def first_block(node: Node, block_bytes: int) -> bytes:
-    """Return the key of `node` among its siblings."""
-    return node.edge[:block_bytes]
+        match.source, match.shared_tokens = child, n_shared
+    return match
 
 
 def attach(parent: Node, child: Node, block_bytes: int) -> None:
     """Put a new child with KV on the device below `parent`."""
     if parent.children is None:
-        parent.children = Children()
-    parent.children[child.edge[:block_bytes]] = child
+        parent.children = Children(block_bytes)
+    parent.children.put(child)
     parent.n_resident += 1
     child.parent = parent
 
 
-def detach(node: Node, block_bytes: int) -> Node:
+def detach(node: Node) -> Node:
     """Cut off a node that nothing is below, and return what was its parent."""
     parent = node.parent
     assert parent is not None and parent.children is not None  # noqa: PT018
-    del parent.children[first_block(node, block_bytes)]
-    if not parent.children:
+    parent.children.remove(node)
+    if not parent.children.n:
         parent.children = None
     if node.runs[0]:
         parent.n_resident -= 1
@@ -138,22 +137,22 @@ def split(node: Node, n_blocks: int, block_bytes: int) -> Node:
     upper.pins, upper.keeps = min(node.pins, 1), min(node.keeps, 1)
     parent = node.parent
     assert parent is not None and parent.children is not None  # noqa: PT018
-    parent.children[first_block(node, block_bytes)] = upper
+    parent.children.put(upper)
     upper.parent = parent
     node.edge, node.runs, node.n_blocks = node.edge[at:], tail, n_below
     attach(upper, node, block_bytes)
     return upper
 
 
-def merge(node: Node, block_bytes: int) -> None:
+def merge(node: Node) -> None:
     """Make `node` and its parent, which has no other child, one node: `node`."""
     upper = node.parent
     assert upper is not None and upper.parent is not None  # noqa: PT018
     above = upper.parent
     assert above.children is not None
-    above.children[first_block(upper, block_bytes)] = node
-    node.parent = above
     node.edge = upper.edge + node.edge
+    above.children.put(node)
+    node.parent = above
     node.runs = join_groups(upper.runs, node.runs)
     node.n_blocks += upper.n_blocks
     node.created, node.hits = upper.created, upper.hits
@@ -218,5 +217,5 @@ def nodes(anchor: Anchor) -> Iterator[Node]:
 
 
 def children_of(node: Node) -> tuple[Node, ...]:
-    """Return a node's children, oldest key first."""
-    return () if node.children is None else tuple(node.children.values())
+    """Return a node's children."""
+    return () if node.children is None else tuple(node.children)

@@ -39,9 +39,9 @@ class Twins:
 
     def _find(self, namespace: Namespace, tokens: memoryview, end: int) -> tuple[Lease, int] | None:
         """Return who is about to store most of what a prompt would miss, and up to which token."""
-        found = self._admission.find(self._forest.root_to_look_in(namespace), tokens, end)
-        n_hit = self._admission.tokens_of(found.match)
-        candidates = [(found.match, end)]
+        found, _ = self._admission.find(self._forest.root_to_look_in(namespace), tokens, end)
+        n_hit = self._admission.tokens_of(found)
+        candidates = [(found, end)]
         if self._publisher.prompts:
             candidates.extend(self._publisher.paths(namespace, tokens, end))
         twins = [self._in_flight.twin(match, tokens, most) for match, most in candidates]

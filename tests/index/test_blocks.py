@@ -19,7 +19,8 @@ def pool_with_free(*extents: tuple[int, int], n_blocks: int = 20) -> BlockPool:
     """Return a pool in which exactly `extents` are free."""
     pool = BlockPool(n_blocks)
     pool.allocate(n_blocks)
-    pool.free_all([span(*extent) for extent in extents])
+    for extent in extents:
+        pool.free(span(*extent))
     pool.check()
     return pool
 

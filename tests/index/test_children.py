@@ -1,63 +1,96 @@
-"""The ordered map under each node."""
+"""What hangs below a node: children by first token, and those that share it by first block."""
 
 from __future__ import annotations
 
 import random
 from bisect import bisect_left
+from dataclasses import dataclass
 from itertools import takewhile
 
-from prefixcache.index.children import Children
+from prefixcache.index import pack
+from prefixcache.index.children import Bucket, Children
 
 
-def test_it_equals_a_dict_and_a_sorted_list() -> None:
+@dataclass(frozen=True)
+class Child:
+    """An edge."""
+
+    edge: bytes
+
+
+def child(*ids: int) -> Child:
+    return Child(pack(ids))
+
+
+def test_a_bucket_equals_a_dict_and_a_sorted_list() -> None:
     """Through thousands of insertions and deletions, look-ups and neighbours are right."""
     rng = random.Random(7)
-    entries: Children[int] = Children()
-    plain: dict[bytes, int] = {}
+    bucket: Bucket[Child] = Bucket()
+    plain: dict[bytes, Child] = {}
     for step in range(6000):
         key = rng.randbytes(2)
         if key in plain and rng.random() < (0.2 if step < 4000 else 0.9):
-            del plain[key], entries[key]
+            del plain[key], bucket[key]
         else:
-            plain[key] = entries[key] = step
-        assert entries.get(key) == plain.get(key)
-    assert list(entries.keys_in_order()) == sorted(plain)
-    assert len(entries) == len(plain) > 2048
+            plain[key] = bucket[key] = child(step)
+        assert bucket.get(key) is plain.get(key)
+        if step % 50 == 0:
+            assert_neighbours(bucket, sorted(plain), rng.randbytes(rng.randint(0, 3)))
+    assert len(bucket) == len(plain) > 2048
     for _ in range(500):
-        assert_neighbours(entries, sorted(plain), rng.randbytes(rng.randint(0, 3)))
+        assert_neighbours(bucket, sorted(plain), rng.randbytes(rng.randint(0, 3)))
 
 
-def assert_neighbours(entries: Children[int], keys: list[bytes], key: bytes) -> None:
+def assert_neighbours(bucket: Bucket[Child], keys: list[bytes], key: bytes) -> None:
     at = bisect_left(keys, key)
-    expected = keys[max(at - 1, 0) : at] + keys[at : at + 1]
-    assert [found for found, _ in entries.neighbours(key)] == expected
+    assert bucket.neighbours(key) == keys[max(at - 1, 0) : at + 1]
 
 
-def test_emptied_it_can_be_filled_again() -> None:
+def test_an_emptied_bucket_can_be_filled_again() -> None:
     """The last deletion leaves nothing behind."""
-    entries: Children[str] = Children()
+    bucket: Bucket[Child] = Bucket()
     for _ in range(2):
-        entries[b"b"] = "b"
-        entries[b"a"] = "a"
-        assert list(entries.neighbours(b"a")) == [(b"a", "a")]
-        assert list(entries.neighbours(b"b")) == [(b"a", "a"), (b"b", "b")]
-        del entries[b"a"], entries[b"b"]
-        assert not entries
-        assert list(entries.neighbours(b"a")) == []
+        bucket[b"b"], bucket[b"a"] = child(1), child(2)
+        assert bucket.neighbours(b"a") == [b"a"]
+        assert bucket.neighbours(b"b") == [b"a", b"b"]
+        del bucket[b"a"], bucket[b"b"]
+        assert not bucket
+        assert bucket.neighbours(b"a") == []
 
 
 def test_one_of_the_neighbours_shares_most() -> None:
     """No other key shares more leading bytes with a string than one of the two beside it."""
     rng = random.Random(3)
-    keys = {bytes(rng.choices(b"ab", k=8)) for _ in range(60)}
-    entries: Children[None] = Children()
-    for key in keys:
-        entries[key] = None
+    bucket: Bucket[Child] = Bucket()
+    for _ in range(60):
+        bucket[bytes(rng.choices(b"ab", k=8))] = child(0)
     for _ in range(200):
         wanted = bytes(rng.choices(b"abc", k=rng.randint(0, 8)))
-        most = max(shared(key, wanted) for key in keys)
-        assert max(shared(key, wanted) for key, _ in entries.neighbours(wanted)) == most
+        most = max(shared(key, wanted) for key in bucket)
+        assert max(shared(key, wanted) for key in bucket.neighbours(wanted)) == most
 
 
 def shared(a: bytes, b: bytes) -> int:
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False)))
+
+
+def test_children_equal_a_dict_of_first_blocks() -> None:
+    """Alone with their first token or not, whatever comes and goes."""
+    rng = random.Random(2)
+    children: Children[Child] = Children(block_bytes=8)
+    plain: dict[bytes, Child] = {}
+    for step in range(3000):
+        new = child(*(rng.randrange(4) for _ in range(rng.randint(1, 4))))
+        block = new.edge[:8]
+        if block in plain and rng.random() < (0.3 if step < 2000 else 0.9):
+            children.remove(plain.pop(block))
+        else:
+            children.put(new)
+            plain[block] = new
+        assert children.get(block) is plain.get(block)
+        assert children.n == len(plain)
+    assert {id(one) for one in children} == {id(one) for one in plain.values()}
+    for one in list(plain.values()):
+        children.remove(one)
+    assert children.n == 0
+    assert not children.by_token
