@@ -11,7 +11,7 @@ from prefixcache.index import pack
 from prefixcache.index.children import Bucket, Children
 
 
-@dataclass(frozen=True)
+@dataclass
 class Child:
     """An edge."""
 
