@@ -110,7 +110,8 @@ class Keeper:
 
         That is a new child, which takes over the lease's pin. If nobody else uses the nodes
         above, those no longer than what was added become one with it: a conversation that grows
-        by small turns has few nodes, and each token is moved few times.
+        by small turns has few nodes, and each token is moved few times. Half a block stays a node
+        of its own, for a walk goes from edge to edge by whole blocks.
         """
         end_block = parent.end_block + n_blocks
         child = Node(parent.account, edge, runs, n_blocks, end_block, now, priority)
@@ -118,7 +119,8 @@ class Keeper:
         attach(parent, child, self._block_bytes)
         if self._observers:
             self._observers.stored(child, 0, n_blocks)
-        while parent.n_blocks <= child.n_blocks and self._is_private(parent):
+        is_whole = len(edge) == n_blocks * self._block_bytes
+        while is_whole and parent.n_blocks <= child.n_blocks and self._is_private(parent):
             above = parent.parent
             assert above is not None
             merge(child)
