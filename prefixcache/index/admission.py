@@ -9,7 +9,7 @@ from itertools import islice
 from typing import NoReturn
 
 from prefixcache.errors import EmptyPromptError, RequestTooLargeError
-from prefixcache.index.accounts import Account, Accounts
+from prefixcache.index.accounts import SYSTEM_TENANT, Account, Accounts
 from prefixcache.index.forest import Forest
 from prefixcache.index.keeper import Keeper
 from prefixcache.index.lease import Lease, LeaseBook
@@ -73,7 +73,7 @@ class Admission:
         That is a match in its own tree, and the published prompt that it passes through, if any.
         """
         own = find(root, tokens, 0, end, self._block_bytes)
-        if not self._publisher.prompts:
+        if not self._publisher.prompts or root.namespace.tenant == SYSTEM_TENANT:
             return own, None
         return self._publisher.longest(own, root.namespace, tokens, end)
 

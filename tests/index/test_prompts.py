@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from prefixcache.index import PrefixCache, Quota, pack
-from tests.index.published import T
+from tests.index.published import T, publish, read
 from tests.index.small import found
 
 
@@ -42,3 +42,26 @@ def test_a_prompt_of_any_length_is_found_to_its_last_token(n_tokens: int, chunk:
     cache.release(request)
     cache.check()
     assert found(cache, *ids, 90, 91, 92, 93, namespace=T) == (n_tokens + 3) // 2 * 2
+
+
+def test_a_prompt_may_begin_like_another() -> None:
+    """Each is read to its end and found, and what they share is stored once."""
+    cache = cache_of()
+    prompts = [(1, 2, 3, 4, 5), (1, 2, 3, 4, 5, 6, 7), (1, 2), (1, 2, 3, 9)]
+    for n, ids in enumerate(prompts):
+        publish(cache, *ids, name=f"p{n}")
+    assert cache.prompts.unread() == []
+    assert [found(cache, *ids, 0, namespace=T) for ids in prompts] == [5, 7, 2, 4]
+    assert cache.counts().cached == 6
+
+
+def test_a_prompt_is_read_on_where_a_reading_ended() -> None:
+    """What an aborted reading has stored is not computed again, and the rest goes below it."""
+    cache = cache_of()
+    published = cache.prompts.publish("p", pack(range(7)))
+    read(cache, published, 3)
+    assert not cache.prompts.is_read(published)
+    assert found(cache, *range(8), namespace=T) == 2
+    read(cache, published)
+    assert cache.prompts.is_read(published)
+    assert found(cache, *range(8), namespace=T) == 7
