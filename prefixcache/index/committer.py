@@ -34,10 +34,14 @@ class Committer:
     def store_tail(self, lease: Lease, tokens: memoryview, now: float) -> None:
         """Bring the last block of a published prompt into the tree, though it is not full."""
         tail = bytes(tokens[lease.n_stored * self._block_bytes :])
-        known = None if lease.node.children is None else lease.node.children.get(tail)
-        if not tail or known is not None:
+        if not tail:
             return
-        self._add(lease, tail, lease.n_stored + 1, now)
+        n_blocks = lease.n_stored + 1
+        known = None if lease.node.children is None else lease.node.children.get(tail)
+        if known is None:
+            self._add(lease, tail, n_blocks, now)
+        else:
+            self._adopt(lease, Match(known, n_blocks, known.n_blocks), now)
 
     def _adopt(self, lease: Lease, match: Match, now: float) -> None:
         """Exchange the lease's own blocks for those that the tree has for the same tokens."""

@@ -93,7 +93,7 @@ class PublishedPrompts:
         self._publisher.retire(published)
         root = self._forest.root_of(published.namespace)
         end = None if root is None else self._publisher.end_of(root, published)
-        if end is not None:
+        if end is not None and not self._publisher.is_shared_by_another(published):
             self._retentions.drop(end, self._clock())
             self._keeper.reclaim_path(end)
         if self._observers:

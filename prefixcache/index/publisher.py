@@ -75,6 +75,11 @@ class Publisher:
             del self._retired[next(iter(self._retired))]
         self._forest.unmount(published)
 
+    def is_shared_by_another(self, published: Published) -> bool:
+        """Return whether a live prompt has the same tokens in the same tree. Cost: the prompts."""
+        place = published.namespace, published.tokens
+        return any((other.namespace, other.tokens) == place for other in self.prompts)
+
     def was_retired(self, namespace: Namespace, first_block: bytes) -> bool:
         """Return whether a prompt that begins like this was shared with `namespace` once."""
         return (system_namespace(namespace), first_block) in self._retired

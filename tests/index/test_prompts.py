@@ -65,3 +65,20 @@ def test_a_prompt_is_read_on_where_a_reading_ended() -> None:
     read(cache, published)
     assert cache.prompts.is_read(published)
     assert found(cache, *range(8), namespace=T) == 7
+
+
+def test_versions_of_equal_tokens_are_retired_one_by_one() -> None:
+    """While one of them lives its KV is kept, though another was the first to be read."""
+    for ids in ((1, 2, 3, 4), (1, 2, 3)):
+        cache = cache_of()
+        versions = [publish(cache, *ids) for _ in range(3)]
+        assert [published.version for published in versions] == [1, 2, 3]
+        for published in versions[:2]:
+            cache.prompts.retire(published)
+            cache.check()
+            assert cache.prompts.is_read(versions[2])
+            assert found(cache, *ids, 0, namespace=T) == len(ids)
+        cache.prompts.retire(versions[2])
+        cache.check()
+        assert found(cache, *ids, 0, namespace=T) == 0
+        assert cache.counts().free == 24
