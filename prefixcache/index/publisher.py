@@ -43,7 +43,7 @@ class Publisher:
         self._by_start: dict[tuple[Namespace, str | None, bytes], list[Published]] = {}
         self.prompts: dict[Published, None] = {}  # the live ones
         self._versions: dict[tuple[Namespace, str], int] = {}
-        self._retired: dict[tuple[Namespace, bytes], None] = {}
+        self._retired: dict[tuple[Namespace, str | None, bytes], None] = {}
 
     def __iter__(self) -> Iterator[Published]:
         """Yield every live prompt, oldest first."""
@@ -70,8 +70,8 @@ class Publisher:
             prompts.remove(published)
             if not prompts:
                 del self._by_start[key]
-        self._retired[published.namespace, published.tokens[: self._block_bytes]] = None
-        if len(self._retired) > _MOST_RETIRED:
+            self._retired[key] = None
+        while len(self._retired) > _MOST_RETIRED:
             del self._retired[next(iter(self._retired))]
         self._forest.unmount(published)
 
@@ -82,7 +82,9 @@ class Publisher:
 
     def was_retired(self, namespace: Namespace, first_block: bytes) -> bool:
         """Return whether a prompt that begins like this was shared with `namespace` once."""
-        return (system_namespace(namespace), first_block) in self._retired
+        system = system_namespace(namespace)
+        tenants = (None, namespace.tenant)
+        return any((system, tenant, first_block) in self._retired for tenant in tenants)
 
     def end_of(self, root: Root, published: Published) -> Node | None:
         """Return the node that a wholly cached prompt ends at, or None."""
@@ -176,7 +178,8 @@ class Publisher:
 
     def _keys(self, published: Published) -> Iterator[tuple[Namespace, str | None, bytes]]:
         block = published.tokens[: self._block_bytes]
-        for tenant in published.tenants or (None,):
+        tenants = (None,) if published.tenants is None else published.tenants
+        for tenant in tenants:
             yield published.namespace, tenant, block
 
 

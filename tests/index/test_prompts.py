@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import pytest
 
-from prefixcache.index import PrefixCache, Quota, pack
-from tests.index.published import T, publish, read
+from prefixcache.index import Miss, MissReason, PrefixCache, Quota, pack
+from tests.index.published import T, U, publish, read
 from tests.index.small import found
 
 
@@ -82,3 +82,25 @@ def test_versions_of_equal_tokens_are_retired_one_by_one() -> None:
         cache.check()
         assert found(cache, *ids, 0, namespace=T) == 0
         assert cache.counts().free == 24
+
+
+@pytest.mark.parametrize(
+    ("tenants", "allowed"),
+    [(None, {"t", "u"}), (frozenset({"u"}), {"u"}), (frozenset(), set())],
+)
+def test_only_chosen_tenants_find_a_prompt(
+    tenants: frozenset[str] | None, allowed: set[str]
+) -> None:
+    """None is all of them, an empty set is nobody; others see neither it nor its end."""
+    cache = cache_of()
+    published = publish(cache, 1, 2, 3, tenants=tenants)
+    for name in (T, U):
+        expected = 3 if name.tenant in allowed else 0
+        assert found(cache, 1, 2, 3, 4, namespace=name) == expected
+        lease = cache.acquire(name, pack([1, 2, 3, 4]))
+        assert lease.cached_tokens == expected
+        cache.release(lease)
+    cache.prompts.retire(published)
+    for name in (T, U):
+        reason = MissReason.RETIRED_VERSION if name.tenant in allowed else MissReason.NOTHING_STORED
+        assert cache.explain(name, pack([1, 2, 3, 4])) == Miss(reason, 0)
