@@ -170,7 +170,7 @@ class Admission:
         if not self._forest.is_storable(anchor):
             self._keeper.reclaim_path(lease.node)
             if source is not None:
-                self._keeper.reclaim_path(source)
+                self._keeper.reclaim_path(source, spare_kept=True)
         if anchor.children is None:
             self._keeper.drop_if_empty(anchor)
 

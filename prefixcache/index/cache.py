@@ -248,12 +248,15 @@ class PrefixCache:
 
         They outlast all traffic that can do without their blocks, but no request is refused for
         them. Only stored whole blocks are kept; what belongs to a published prompt is kept
-        by the system. Beyond the tenant's budget, what would end first makes place.
+        by the system, and what was invalidated is not kept. Beyond the tenant's budget, what would
+        end first makes place.
 
         Raises:
             LeaseError: the lease was released.
         """
         self._leases.require_live(lease)
+        if not self._forest.is_storable(lease.anchor):
+            return 0
         n_blocks = min(n_tokens // self.block_size_tokens, lease.n_stored)
         expires = self._clock() + seconds
         n_kept = self._core.retainer.retain(lease.node, n_blocks, expires, priority)

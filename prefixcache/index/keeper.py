@@ -179,20 +179,27 @@ class Keeper:
             leaf = self._forest.stale_leaf()
             if leaf is None:
                 break
+            if leaf.keeps:
+                self._retentions.drop(leaf, leaf.last_used)
             left = leaf.n_blocks if n_blocks is None else n_blocks - freed
             freed += self._give_up(leaf, left, MissReason.OLD_GENERATION)
         self.reclaimed_blocks += freed
         return freed
 
-    def reclaim_path(self, node: Node) -> None:
+    def reclaim_path(self, node: Node, *, spare_kept: bool = False) -> None:
         """Give up a stale tree's `node` and its ancestors, as far as they are unpinned leaves.
+
+        Args:
+            spare_kept: only as far as nothing is retained.
 
         Cost: what it frees.
         """
-        while not (node.pins or node.keeps or node.children or isinstance(node, Anchor)):
+        while not (node.pins or node.children or isinstance(node, Anchor)):
             parent = node.parent
-            if parent is None:
+            if parent is None or (spare_kept and node.keeps):
                 return
+            if node.keeps:
+                self._retentions.drop(node, node.last_used)
             self.reclaimed_blocks += self._give_up(node, node.n_blocks, MissReason.OLD_GENERATION)
             node = parent
 
@@ -231,8 +238,6 @@ class Keeper:
         if kept:
             account.free_cached(trim(leaf, n_given, self._block_bytes), n_given)
             return n_given
-        if leaf.keeps:
-            self._retentions.forget(leaf)
         account.policy.discard(leaf)
         account.free_cached(leaf.runs, n_given)
         parent = detach(leaf)

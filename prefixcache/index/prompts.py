@@ -95,7 +95,7 @@ class PublishedPrompts:
         end = None if root is None else self._publisher.end_of(root, published)
         if end is not None and not self._publisher.is_shared_by_another(published):
             self._retentions.drop(end, self._clock())
-            self._keeper.reclaim_path(end)
+            self._keeper.reclaim_path(end, spare_kept=True)
         if self._observers:
             self._observers.cleared(published)
 

@@ -80,15 +80,6 @@ class Retentions:
             retention.is_dropped = True
             self._release(node, now)
 
-    def forget(self, node: Node) -> None:
-        """`node` leaves a tree that is out of date: what kept it is void."""
-        retention = self._of_node.pop(node, None)
-        if retention is not None:
-            retention.is_dropped = True
-        if node.keeps:
-            node.account.n_kept -= node.n_blocks
-            node.keeps = 0
-
     def expire(self, now: float) -> None:
         """Drop what has ended. Cost: O(log n) each, nothing when there is none."""
         while self.by_end and self.by_end[0][0] <= now:

@@ -1,0 +1,109 @@
+"""Prefixes that outlast traffic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from prefixcache.index import Lease, Namespace, PrefixCache, Quota, Scope
+from tests.index.published import T, U, publish
+from tests.index.small import found, hold, keep
+
+
+@dataclass
+class Clock:
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def cache_of(n_blocks: int = 12, budget: int = 12, clock: Clock | None = None) -> PrefixCache:
+    return PrefixCache(
+        pool_blocks=[n_blocks],
+        block_size_tokens=2,
+        growth_blocks=0,
+        token_exact_reuse=False,
+        retained_blocks=budget,
+        published_quota=Quota(max_blocks=n_blocks),
+        clock=clock or Clock(),
+    )
+
+
+def retain(cache: PrefixCache, lease: Lease, n_tokens: int, *, priority: int = 0) -> int:
+    n_kept = cache.retain(lease, n_tokens, seconds=100, priority=priority)
+    cache.check()
+    return n_kept
+
+
+def keep_long(
+    cache: PrefixCache, *ids: int, namespace: Namespace = T, seconds: float = 100, priority: int = 0
+) -> int:
+    """Run a request to its end and retain all of it."""
+    lease = hold(cache, *ids, namespace=namespace)
+    n_kept = cache.retain(lease, len(ids), seconds=seconds, priority=priority)
+    cache.release(lease)
+    cache.check()
+    return n_kept
+
+
+@pytest.mark.parametrize("n_evicted", range(1, 5))
+def test_what_was_invalidated_is_retained_no_more(n_evicted: int) -> None:
+    """It goes first, block by block, and its tenant's budget is free again."""
+    cache = cache_of()
+    assert keep_long(cache, 1, 2, 3, 4, 5, 6) == 6
+    keep(cache, 7, 7, namespace=U)
+    cache.invalidate(Scope.tenant("t"))
+    cache.check()
+    assert cache.evict(n_evicted) == n_evicted
+    cache.check()
+    assert found(cache, 7, 7, 7, namespace=U) == (2 if n_evicted < 4 else 0)
+    assert cache.tenant_stats("t").retained_blocks == 0
+    cache.reclaim()
+    cache.check()
+
+
+def test_what_is_retained_below_a_running_request_can_be_reclaimed() -> None:
+    """The running request's own nodes are kept by nothing then, and go when it ends."""
+    cache = cache_of()
+    lease = hold(cache, 1, 2, 3, 4, 5, 6, namespace=T)
+    assert retain(cache, lease, 6) == 6
+    other = hold(cache, 1, 2, 9, namespace=T)
+    cache.release(lease)
+    cache.invalidate(Scope.tenant("t"))
+    assert cache.reclaim() == 2
+    cache.check()
+    cache.release(other)
+    cache.check()
+    assert cache.counts().free == 12
+
+
+def test_an_invalidated_request_keeps_nothing() -> None:
+    """Neither what it retains afterwards nor what it had retained stays when it ends."""
+    for late in (False, True):
+        cache = cache_of()
+        lease = hold(cache, 1, 2, 3, 4, 5, 6, namespace=T)
+        if not late:
+            assert retain(cache, lease, 6) == 6
+        cache.invalidate(Scope.tenant("t"))
+        cache.reclaim()
+        if late:
+            assert retain(cache, lease, 4) == 0
+        cache.release(lease)
+        cache.check()
+        assert cache.counts().free == 12
+
+
+def test_what_hung_from_a_retired_prompt_is_retained_no_more() -> None:
+    """The rest of the tenant's tree is kept as it was."""
+    cache = cache_of()
+    published = publish(cache, 1, 2)
+    assert keep_long(cache, 1, 2, 3, 4, 5, 6) == 6
+    assert keep_long(cache, 7, 8) == 2
+    cache.prompts.retire(published)
+    cache.check()
+    assert cache.reclaim() == 2
+    cache.check()
+    assert cache.tenant_stats("t").retained_blocks == 1
+    assert found(cache, 7, 8, 9, namespace=T) == 2
