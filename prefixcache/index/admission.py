@@ -165,7 +165,9 @@ class Admission:
             lease.account.free_held(lease.own, lease.n_blocks - lease.n_stored)
         self._leases.close(lease)
         anchor = lease.anchor
-        source = anchor.source if isinstance(anchor, Mount) else None
+        source = None
+        if isinstance(anchor, Mount) and not anchor.published.is_live:
+            source = anchor.source
         self._keeper.unpin(lease.node, now)
         if not self._forest.is_storable(anchor):
             self._keeper.reclaim_path(lease.node)

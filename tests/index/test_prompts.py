@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from prefixcache.index import Miss, MissReason, PrefixCache, Quota, pack
+from prefixcache.index import Miss, MissReason, PrefixCache, Quota, Scope, pack
 from tests.index.published import T, U, publish, read
 from tests.index.small import found
 
@@ -104,3 +104,15 @@ def test_only_chosen_tenants_find_a_prompt(
     for name in (T, U):
         reason = MissReason.RETIRED_VERSION if name.tenant in allowed else MissReason.NOTHING_STORED
         assert cache.explain(name, pack([1, 2, 3, 4])) == Miss(reason, 0)
+
+
+def test_a_tenant_that_is_invalidated_takes_nothing_from_the_system() -> None:
+    """What is read of a live prompt stays, though it is not retained yet."""
+    cache = cache_of()
+    published = cache.prompts.publish("p", pack(range(6)))
+    read(cache, published, 4)
+    lease = cache.acquire(T, pack(range(9)))
+    cache.invalidate(Scope.tenant("t"))
+    cache.release(lease)
+    cache.check()
+    assert found(cache, *range(9), namespace=U) == 4
