@@ -91,7 +91,7 @@ def _check_node(node: Node, n_ends: int, block_bytes: int) -> None:
     due = bool(node.n_blocks and node.runs[0] and not node.pins and not node.keeps)
     listed = node.newer is not None
     _require(listed == due, f"{name} listed: {listed}, due: {due}")
-    if not node.pins:
+    if listed:
         late = sum(child.last_used > node.last_used for child in children)
         _require(not late, f"{name} was used before {late} of its children")
     _check_edge(node, block_bytes)

@@ -107,3 +107,21 @@ def test_what_hung_from_a_retired_prompt_is_retained_no_more() -> None:
     cache.check()
     assert cache.tenant_stats("t").retained_blocks == 1
     assert found(cache, 7, 8, 9, namespace=T) == 2
+
+
+def test_the_end_of_a_retention_counts_as_a_use() -> None:
+    """It goes after what was used before, though what is above it stays retained."""
+    clock = Clock()
+    cache = cache_of(clock=clock)
+    keep_long(cache, 1, 2, seconds=200)
+    keep_long(cache, 1, 2, 3, 4, seconds=50)
+    clock.now = 10
+    keep(cache, 7, 7, namespace=T)
+    clock.now = 60
+    cache.reclaim()
+    cache.check()
+    assert cache.evict(1) == 1
+    cache.check()
+    assert (found(cache, 7, 7, 0, namespace=T), found(cache, 1, 2, 3, 4, 0, namespace=T)) == (0, 4)
+    assert cache.evict(5) == 2
+    cache.check()
