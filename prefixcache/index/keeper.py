@@ -127,13 +127,16 @@ class Keeper:
             parent = above
         return child
 
-    def evict(self, n_blocks: int, now: float, *, asking: Account | None = None) -> int:
+    def evict(
+        self, n_blocks: int, now: float, *, asking: Account | None = None, n_asked: int = 0
+    ) -> int:
         """Give up at most `n_blocks` positions: stale trees first, then what policies choose.
 
         Tail blocks go before what they depend on. Returns how many were freed.
 
         Args:
             asking: who needs the room: it spares the others' reserves. None: nothing is spared.
+            n_asked: how many blocks it takes in all: it gives what is beyond its own reserve then.
 
         Cost: O(log n) per node given up; independent of how many are kept.
         """
@@ -143,9 +146,9 @@ class Keeper:
             if account is None:
                 break
             most = n_blocks - freed
-            if account is not asking and asking is not None:
-                most = min(most, account.excess)
-            given = self.evict_from(account, most, now)
+            if asking is not None:
+                most = min(most, account.excess + (n_asked if account is asking else 0))
+            given = self.evict_from(account, most, now) if most > 0 else 0
             if not given:
                 break
             freed += given

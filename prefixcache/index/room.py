@@ -47,7 +47,7 @@ class Room:
             self._make_own_room(account, n_blocks, now)
         short = n_blocks - self._pools.n_free
         if short > 0:
-            self.make(short, now, asking=account)
+            self.make(short, now, asking=account, n_asked=n_blocks)
         self.give(lease, n_blocks)
         self._accounts.touch(account)
 
@@ -60,19 +60,22 @@ class Room:
             lease.own = lease.account.allocate(n_blocks, lease.node.runs)
         lease.n_needed = lease.n_blocks = lease.n_blocks + n_blocks
 
-    def make(self, n_blocks: int, now: float, *, asking: Account | None) -> int:
+    def make(self, n_blocks: int, now: float, *, asking: Account | None, n_asked: int = 0) -> int:
         """Free at most `n_blocks` blocks and return how many it were.
 
         Args:
             asking: whose request needs them; None: they are wanted free, and no reserve is spared.
+            n_asked: how many its request takes in all. What it has and takes within its reserve
+                is at nobody's cost but the others', their retained prefixes included.
         """
-        freed = self._keeper.evict(n_blocks, now, asking=asking)
+        freed = self._keeper.evict(n_blocks, now, asking=asking, n_asked=n_asked)
         if freed < n_blocks and asking is not None:
             freed += self._take_slack(None, n_blocks - freed)
+            freed += self._take_slack(asking, n_blocks - freed)
         while freed < n_blocks and self._retentions.give_way(None, now):
-            freed += self._keeper.evict(n_blocks - freed, now, asking=asking)
+            freed += self._keeper.evict(n_blocks - freed, now, asking=asking, n_asked=n_asked)
         while asking is not None and freed < n_blocks and self._retentions.give_way(asking, now):
-            freed += self._keeper.evict(n_blocks - freed, now, asking=asking)
+            freed += self._keeper.evict(n_blocks - freed, now, asking=asking, n_asked=n_asked)
         return freed
 
     def _make_own_room(self, account: Account, n_blocks: int, now: float) -> None:

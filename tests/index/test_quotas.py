@@ -1,0 +1,88 @@
+"""Whose blocks go, and who may have how many."""
+
+from __future__ import annotations
+
+import pytest
+
+from prefixcache.errors import PoolExhaustedError
+from prefixcache.index import Lease, Namespace, PrefixCache, Quota, pack
+from tests.index.published import T, U
+from tests.index.small import found, hold, keep
+
+V = Namespace(tenant="v")
+
+
+def cache_of(n_blocks: int = 12, *, growth_blocks: int = 0, **quotas: Quota) -> PrefixCache:
+    return PrefixCache(
+        pool_blocks=[n_blocks],
+        block_size_tokens=2,
+        growth_blocks=growth_blocks,
+        token_exact_reuse=False,
+        quotas=quotas,
+        retained_blocks=n_blocks,
+    )
+
+
+def keep_blocks(cache: PrefixCache, namespace: Namespace, *starts: int) -> None:
+    """Leave a cached block that begins with each of `starts`."""
+    for start in starts:
+        keep(cache, start, 0, namespace=namespace)
+
+
+def take(cache: PrefixCache, namespace: Namespace, n_blocks: int) -> Lease:
+    """Hold blocks of a prompt that is like no other."""
+    lease = cache.acquire(namespace, pack(range(1000, 1000 + 2 * n_blocks)), read=False)
+    cache.check()
+    return lease
+
+
+def cached_of(cache: PrefixCache, namespace: Namespace) -> int:
+    return cache.tenant_stats(namespace.tenant).cached_blocks
+
+
+def retain_all(cache: PrefixCache, namespace: Namespace, *ids: int) -> None:
+    """Run a request to its end and retain all of it."""
+    lease = hold(cache, *ids, namespace=namespace)
+    assert cache.retain(lease, len(ids), seconds=100) == len(ids)
+    cache.release(lease)
+    cache.check()
+
+
+def test_within_its_reserve_a_tenant_takes_its_own_slack_too() -> None:
+    """What it has ahead of need in one request is there for its other ones."""
+    cache = cache_of(10, growth_blocks=2, t=Quota(reserved_blocks=6))
+    take(cache, U, 4)
+    growing = cache.acquire(T, pack([1, 2]))
+    cache.extend(growing, 3)
+    assert (growing.capacity_tokens, cache.counts().free) == (6, 3)
+    take(cache, T, 4)
+    assert growing.capacity_tokens == 4
+    cache.extend(growing, 4)
+    with pytest.raises(PoolExhaustedError):
+        take(cache, T, 1)
+    cache.check()
+
+
+def test_within_its_reserve_a_tenant_gives_nothing_of_its_own() -> None:
+    """What others retain goes first, though they retain it and it does not."""
+    for quota in (Quota(reserved_blocks=4), Quota(reserved_blocks=4, max_blocks=4)):
+        cache = cache_of(8, t=quota)
+        keep_blocks(cache, T, 1, 2, 3)
+        retain_all(cache, U, 9, 9, 8, 8)
+        retain_all(cache, U, 7, 7, 6, 6, 5, 5)
+        assert cache.counts().free == 0
+        keep_blocks(cache, T, 4)
+        assert [found(cache, n, 0, 0, namespace=T) for n in (1, 2, 3, 4)] == [2] * 4
+        assert cached_of(cache, U) == 4
+
+
+def test_beyond_its_reserve_a_tenant_gives_its_own_before_what_others_retain() -> None:
+    """Only as much as the request takes beyond the reserve, and the oldest."""
+    cache = cache_of(8, t=Quota(reserved_blocks=3))
+    keep_blocks(cache, T, 1, 2, 3)
+    retain_all(cache, U, *range(10, 20))
+    keep_blocks(cache, T, 4)
+    assert [found(cache, n, 0, 0, namespace=T) for n in (1, 2, 3, 4)] == [0, 2, 2, 2]
+    assert cached_of(cache, U) == 5
+    take(cache, T, 2)
+    assert (cached_of(cache, T), cached_of(cache, U)) == (1, 5)
