@@ -227,6 +227,7 @@ class Accounts:
                 f" for others have reserved {others}",
             )
         account.set_quota(quota)
+        self.touch(account)
 
     @property
     def n_slack(self) -> int:

@@ -49,15 +49,16 @@ class Room:
         if short > 0:
             self.make(short, now, asking=account, n_asked=n_blocks)
         self.give(lease, n_blocks)
-        self._accounts.touch(account)
 
     def give(self, lease: Lease, n_blocks: int) -> None:
         """Give `lease`, which has no slack, blocks that are free."""
-        own = lease.own
+        own, account = lease.own, lease.account
         if lease.n_blocks > lease.n_stored:
-            lease.own = join_groups(own, lease.account.allocate(n_blocks, own))
+            lease.own = join_groups(own, account.allocate(n_blocks, own))
         else:
-            lease.own = lease.account.allocate(n_blocks, lease.node.runs)
+            lease.own = account.allocate(n_blocks, lease.node.runs)
+        if not account.is_touched:
+            self._accounts.touch(account)
         lease.n_needed = lease.n_blocks = lease.n_blocks + n_blocks
 
     def make(self, n_blocks: int, now: float, *, asking: Account | None, n_asked: int = 0) -> int:

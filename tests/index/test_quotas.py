@@ -86,3 +86,27 @@ def test_beyond_its_reserve_a_tenant_gives_its_own_before_what_others_retain() -
     assert cached_of(cache, U) == 5
     take(cache, T, 2)
     assert (cached_of(cache, T), cached_of(cache, U)) == (1, 5)
+
+
+def test_who_has_grown_past_the_others_gives_first() -> None:
+    """Blocks that its requests took while there was room count like cached ones."""
+    cache = cache_of(12)
+    keep_blocks(cache, T, 1, 2, 3, 4, 5)
+    keep_blocks(cache, U, 1, 2, 3)
+    assert cache.evict(1) == 1  # now the order is known
+    assert (cached_of(cache, T), cached_of(cache, U)) == (4, 3)
+    take(cache, U, 5)
+    take(cache, V, 1)
+    assert (cached_of(cache, T), cached_of(cache, U)) == (4, 2)
+
+
+def test_a_lowered_reserve_counts_at_once() -> None:
+    """Its tenant is furthest over its fair share then, whoever was before."""
+    cache = cache_of(12, t=Quota(reserved_blocks=5))
+    keep_blocks(cache, T, 1, 2, 3, 4, 5)
+    keep_blocks(cache, U, 1, 2, 3, 4)
+    assert cache.evict(1) == 1
+    assert (cached_of(cache, T), cached_of(cache, U)) == (5, 3)
+    cache.set_quota("t", Quota(reserved_blocks=1))
+    take(cache, V, 5)
+    assert (cached_of(cache, T), cached_of(cache, U)) == (4, 3)
