@@ -87,14 +87,17 @@ class Retentions:
             if not retention.is_dropped:
                 self.drop(retention.node, now)
 
-    def give_way(self, account: Account | None, now: float) -> bool:
-        """Drop the weakest retention, of `account` or of anybody; return whether there was one."""
+    def give_way(self, account: Account | None, now: float, *, spare_reserves: bool = True) -> bool:
+        """Drop the weakest retention, of `account` or of anybody; return whether there was one.
+
+        Args:
+            spare_reserves: of anybody but those who are within their reserve.
+        """
         if account is not None:
             return self._drop_weakest(account, now)
-        tenants = [a for a in self._by_weight if a.tenant != SYSTEM_TENANT and a.excess > 0]
-        tenants.sort(key=lambda a: a.excess, reverse=True)
-        system = [a for a in self._by_weight if a.tenant == SYSTEM_TENANT and a.excess > 0]
-        return any(self._drop_weakest(a, now) for a in (*tenants, *system))
+        givers = [a for a in self._by_weight if a.excess > 0 or not spare_reserves]
+        givers.sort(key=lambda a: (a.tenant == SYSTEM_TENANT, -a.excess))
+        return any(self._drop_weakest(a, now) for a in givers)
 
     def _drop_weakest(self, account: Account, now: float) -> bool:
         weights = self._by_weight.get(account, [])

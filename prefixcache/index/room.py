@@ -73,7 +73,8 @@ class Room:
         if freed < n_blocks and asking is not None:
             freed += self._take_slack(None, n_blocks - freed)
             freed += self._take_slack(asking, n_blocks - freed)
-        while freed < n_blocks and self._retentions.give_way(None, now):
+        spares = asking is not None
+        while freed < n_blocks and self._retentions.give_way(None, now, spare_reserves=spares):
             freed += self._keeper.evict(n_blocks - freed, now, asking=asking, n_asked=n_asked)
         while asking is not None and freed < n_blocks and self._retentions.give_way(asking, now):
             freed += self._keeper.evict(n_blocks - freed, now, asking=asking, n_asked=n_asked)

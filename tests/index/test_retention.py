@@ -125,3 +125,19 @@ def test_the_end_of_a_retention_counts_as_a_use() -> None:
     assert (found(cache, 7, 7, 0, namespace=T), found(cache, 1, 2, 3, 4, 0, namespace=T)) == (0, 4)
     assert cache.evict(5) == 2
     cache.check()
+
+
+def test_an_eviction_for_nobody_spares_nothing() -> None:
+    """What is retained within a reserve, or by the system, is given up at last."""
+    cache = cache_of()
+    cache.set_quota("t", Quota(reserved_blocks=5))
+    publish(cache, 1, 2, 3, 4)
+    assert keep_long(cache, 5, 6, 7, 8) == 4
+    keep(cache, 9, 9, namespace=U)
+    assert cache.evict(1) == 1
+    assert found(cache, 9, 9, 9, namespace=U) == 0
+    assert cache.evict(2) == 2
+    assert found(cache, 1, 2, 3, 4, 5, namespace=U) == 4
+    assert cache.evict(9) == 2
+    assert cache.counts().free == 12
+    cache.check()
