@@ -216,6 +216,8 @@ class PrefixCache:
         if length > lease.n_needed * self.block_size_tokens or rest:
             self._leases.use_slack(lease, tokens)
         if not (lease.stores and self._forest.is_storable(lease.anchor)):
+            if self._in_flight.waiters:
+                self._in_flight.ended(lease)  # those who wait for it would wait in vain
             return
         now = self._clock()
         if n_full > lease.n_stored:
