@@ -97,7 +97,9 @@ class Forest:
         return known
 
     def drop(self, anchor: Anchor) -> None:
-        """Forget an empty root or mount that no lease is in, stale or not."""
+        """Forget an empty root or mount that no lease is in, stale or not; harmless twice."""
+        if anchor not in self._all:
+            return
         for members in (*anchor.memberships, self._all):
             members.pop(anchor, None)
         if isinstance(anchor, Mount):

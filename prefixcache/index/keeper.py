@@ -212,9 +212,9 @@ class Keeper:
             return
         if isinstance(anchor, Mount):
             root = anchor.parent
-            assert isinstance(root, Root)
             self._forest.drop(anchor)
-            self.drop_if_empty(root)
+            if isinstance(root, Root):  # else it was dropped before
+                self.drop_if_empty(root)
         elif isinstance(anchor, Root) and not anchor.mounts:
             self._forest.drop(anchor)
 

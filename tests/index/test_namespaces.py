@@ -185,3 +185,11 @@ def test_namespaces_without_tokens_leave_nothing_behind(cache: PrefixCache) -> N
     cache.evict(20)
     cache.check()
     assert cache.counts().free == 20
+
+
+def test_a_request_is_counted_once_though_its_tree_has_gone(cache: PrefixCache) -> None:
+    """When an invalidated tree goes with its last request, its counters are kept, not doubled."""
+    lease = hold(cache, NS, pack([1, 2, 3]))
+    cache.invalidate(Scope.model("default"))
+    cache.release(lease)
+    assert (cache.stats().lookups, cache.stats().lookup_tokens) == (1, 3)

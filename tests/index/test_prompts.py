@@ -116,3 +116,18 @@ def test_a_tenant_that_is_invalidated_takes_nothing_from_the_system() -> None:
     cache.release(lease)
     cache.check()
     assert found(cache, *range(9), namespace=U) == 4
+
+
+def test_a_request_behind_a_prompt_ends_after_its_tenant_was_invalidated() -> None:
+    """Its blocks go, the prompt's stay, and what it looked up is counted once."""
+    cache = cache_of()
+    publish(cache, 1, 2)
+    before = cache.stats().lookups
+    for name in (T, U):
+        lease = cache.acquire(name, pack([1, 2, 3, 4, 5]))
+        cache.commit(lease, pack([1, 2, 3, 4, 5]))
+        cache.invalidate(Scope.tenant(name.tenant))
+        cache.release(lease)
+        cache.check()
+    assert cache.counts().cached == 1
+    assert cache.stats().lookups == before + 2
