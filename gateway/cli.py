@@ -22,7 +22,7 @@ from gateway.errors import BadModelError, GatewayError
 from gateway.lazy import LazyGroup
 from gateway.metrics import Metrics
 from gateway.server import StopSignals, serve
-from prefixcache.config import DType, EngineConfig
+from prefixcache.config import DType, EngineConfig, PolicyName
 from prefixcache.errors import ConfigError, PrefixCacheError, TraceError
 
 _T = TypeVar("_T", bound=msgspec.Struct)
@@ -90,6 +90,11 @@ def commands() -> None:
     help="Memory for cached state, such as 512MiB or 2GiB.",
 )
 @click.option("--no-prefix-cache", is_flag=True, help="Look nothing up and keep nothing.")
+@click.option(
+    "--eviction-policy",
+    type=click.Choice(get_args(PolicyName)),
+    help="Which cached prefixes go when room is needed.  [default: lru]",
+)
 @click.option("--dtype", type=click.Choice(get_args(DType)), help="Number format.  [default: auto]")
 @click.option("--device", help="Torch device, such as cpu or cuda.  [default: auto]")
 @click.option("--threads", type=click.IntRange(min=1), help="Torch's CPU threads.")

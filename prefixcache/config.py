@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
 from prefixcache.errors import ConfigError
 
+PolicyName = Literal["lru", "cost-aware", "lfu", "fifo", "slru", "priority", "ttl"]
 DType = Literal["auto", "float32", "bfloat16", "float16"]
 
 
@@ -28,6 +29,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     growth_blocks: int = 8  # a growing request takes consecutive blocks in such portions
     prefix_cache: bool = True  # False: nothing is looked up, nothing is kept
     token_exact_reuse: bool = True  # copy the shared tokens of a block that is left midway
+    eviction_policy: PolicyName = "lru"  # which cached prefixes go when room is needed
+    idle_ttl_seconds: float = 3600.0  # eviction_policy ttl: what is unused for so long goes
 
     def __post_init__(self) -> None:
         for setting in (
@@ -44,5 +47,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
                 raise ConfigError(setting, value, "must be at least 1, or left out")
         if not self.step_seconds > 0:
             raise ConfigError("step_seconds", self.step_seconds, "must be above 0")
+        if not self.idle_ttl_seconds > 0:
+            raise ConfigError("idle_ttl_seconds", self.idle_ttl_seconds, "must be above 0")
+        if self.eviction_policy not in get_args(PolicyName):
+            choices = ", ".join(get_args(PolicyName))
+            raise ConfigError("eviction_policy", self.eviction_policy, f"must be one of {choices}")
         if self.growth_blocks < 0:
             raise ConfigError("growth_blocks", self.growth_blocks, "must be at least 0")

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -20,6 +21,7 @@ from prefixcache.engine.sequence import Sequence
 from prefixcache.engine.validation import request_refusal
 from prefixcache.errors import ConfigError, EngineError
 from prefixcache.index import TOKEN_BYTES, BlockCopy, Namespace, PrefixCache
+from prefixcache.index.policies import PolicyOptions, make_policy
 from prefixcache.text import OutputText, Tokenizer
 from prefixcache.types import (
     Delta,
@@ -73,6 +75,11 @@ class Engine:
             block_size_tokens=config.block_size_tokens,
             growth_blocks=config.growth_blocks,
             token_exact_reuse=config.token_exact_reuse,
+            policy=partial(
+                make_policy,
+                config.eviction_policy,
+                PolicyOptions(idle_ttl_seconds=config.idle_ttl_seconds),
+            ),
             copy_block=self._copy_block,
         )
         device = loaded.model.device.type
@@ -187,6 +194,8 @@ class Engine:
         Returns:
             What happened since the last call, in order.
         """
+        if self._config.eviction_policy == "ttl":
+            self.cache.expire()
         shares, admitted = self._scheduler.schedule()
         for sequence in admitted:
             self._count_admission(sequence)

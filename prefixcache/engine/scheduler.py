@@ -27,6 +27,9 @@ class Scheduler:
     matched and pinned in that moment, never before. When a running request can grow no more,
     the youngest gives its room back and waits at the head of the queue; what it has computed
     stays in the tree as long as there is room. The oldest is never preempted, so work goes on.
+
+    A request whose prompt goes on like one that is being read now waits for that one's blocks, and
+    lets those behind it pass: it is admitted when they are stored, or when their reader ends.
     """
 
     def __init__(self, cache: PrefixCache, config: EngineConfig, budget: StepBudget) -> None:
@@ -48,11 +51,14 @@ class Scheduler:
             if sequence.n_pending > 1:
                 used += self._continue(sequence, used, shares)
         admitted = []
-        while self._may_admit(used):
-            sequence = self.waiting[0]
+        for sequence in list(self.waiting):
+            if not self._may_admit(used):
+                break
+            if self._waits_for_twin(sequence):
+                continue
             if not self._admit(sequence):
                 break
-            self.waiting.popleft()
+            self.waiting.remove(sequence)
             if sequence.cached_tokens is None:
                 sequence.cached_tokens = sequence.n_computed
                 admitted.append(sequence)
@@ -67,16 +73,26 @@ class Scheduler:
         sequence.has_ended = True
         if sequence.lease is None:
             self.waiting.remove(sequence)
+            if sequence.waiter is not None:
+                self._cache.twins.leave(sequence.waiter)
             return
         self.running.remove(sequence)
         self._give_back(sequence, sequence.lease, keep=keep)
 
     def _may_admit(self, used: int) -> bool:
         return (
-            bool(self.waiting)
-            and len(self.running) < self._config.max_running_requests
+            len(self.running) < self._config.max_running_requests
             and self._budget.share(1, used) > 0
         )
+
+    def _reads(self, sequence: Sequence) -> bool:
+        return self._config.prefix_cache and sequence.request.read_cache
+
+    def _waits_for_twin(self, sequence: Sequence) -> bool:
+        if sequence.waiter is None and self.running and self._reads(sequence):
+            tokens = sequence.packed(sequence.n_tokens)
+            sequence.waiter = self._cache.twins.wait(sequence.namespace, tokens)
+        return sequence.waiter is not None and not sequence.waiter.is_ready
 
     def _decodes(self) -> list[Share]:
         """Give every decoding sequence room for its next token, the oldest first."""
@@ -117,19 +133,18 @@ class Scheduler:
 
     def _admit(self, sequence: Sequence) -> bool:
         """Pin what is cached and make room for the rest; False when there is none now."""
-        request = sequence.request
-        cached = self._config.prefix_cache
         try:
             lease = self._cache.acquire(
                 sequence.namespace,
                 sequence.packed(sequence.n_tokens),
                 room_tokens=int(len(sequence.output) + 1 < sequence.max_tokens),
-                read=request.read_cache and cached,
-                store=request.store_cache and cached,
+                read=self._reads(sequence),
+                store=self._config.prefix_cache and sequence.request.store_cache,
+                waiter=sequence.waiter,
             )
         except PoolExhaustedError:
             return False
-        sequence.lease = lease
+        sequence.lease, sequence.waiter = lease, None
         sequence.n_computed = lease.cached_tokens
         self.running.append(sequence)
         return True

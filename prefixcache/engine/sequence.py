@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from prefixcache.engine.sampling import Sampler
-from prefixcache.index import Lease, Namespace, pack, unpack
+from prefixcache.index import Lease, Namespace, Waiter, pack, unpack
 from prefixcache.text import OutputText
 from prefixcache.types import GenerationRequest, Usage
 
@@ -22,6 +22,7 @@ class Sequence:
     prompt: list[int] = field(init=False)
     output: list[int] = field(default_factory=list)
     lease: Lease | None = None  # None: waiting
+    waiter: Waiter | None = None  # waits for what another one is computing
     n_computed: int = 0  # positions whose KV is written, from 0
     cached_tokens: int | None = None  # as of the first admission
     has_ended: bool = False

@@ -278,9 +278,16 @@ class PrefixCache:
         Never needed, for it goes first under pressure; it makes the counts show it. Cost: what
         is left of those trees.
         """
+        return self._keeper.reclaim(None) + self.expire()
+
+    def expire(self) -> int:
+        """Give up what policies say is overdue, though there is room; return how many blocks.
+
+        Retentions that have ended are dropped as well. Cost: the tenants, and what goes.
+        """
         now = self._clock()
         self._core.retentions.expire(now)
-        return self._keeper.reclaim(None) + self._keeper.expire(self._accounts, now)
+        return self._keeper.expire(self._accounts, now)
 
     def invalidate(self, scope: Scope) -> None:
         """Make everything stored in `scope` unmatchable, and everything running in it unstorable.

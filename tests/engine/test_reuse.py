@@ -46,24 +46,6 @@ def test_a_block_left_midway_is_copied_only_where_that_is_on(exact: bool, hit: i
     assert bench.run(other, 1).cached_tokens == hit
 
 
-def test_eight_cold_requests_of_one_step_compute_the_prefix_themselves() -> None:
-    """What is read in the very same step is nobody's hit, and each answers as alone."""
-    bench = Bench(max_step_tokens=4096)
-    shared = prompt_ids(12, seed=1)
-    prompts = [[*shared, 1 + number] for number in range(8)]
-    for number, prompt in enumerate(prompts):
-        bench.submit(f"r{number}", prompt, 16)
-    started = [event for event in bench.step() if isinstance(event, Started)]
-    assert [event.cached_tokens for event in started] == [0] * 8
-    assert bench.engine.stats().computed_tokens_total == 8 * 13
-    bench.drain()
-    for number, prompt in enumerate(prompts):
-        expected = oracle(bench.reference, prompt, 16)
-        assert expected.is_same(bench.answers[f"r{number}"].token_ids)
-    assert bench.run([*shared, 99, 98], 1).cached_tokens == 12  # kept once: duplicates went
-    assert bench.engine.stats().pool.cached <= 3 + 8 * (1 + 16) // BLOCK
-
-
 @pytest.mark.parametrize("n_steps", [1, 2, 5])
 def test_a_request_cancelled_midway_leaves_what_it_computed(n_steps: int) -> None:
     """What was computed of its prompt is matchable after each step, and stays so."""

@@ -1,0 +1,97 @@
+"""Requests in flight together that begin alike: one reads, the others take what it has read."""
+
+from __future__ import annotations
+
+from typing import TypeGuard
+
+import pytest
+
+from prefixcache.types import Event, Finished, RequestId, Started
+from tests.support.models import Bench, oracle, prompt_ids
+
+SHARED = prompt_ids(12, seed=1)  # three blocks
+
+
+def test_eight_cold_requests_read_the_prefix_they_share_once() -> None:
+    """The first computes it, the others start behind it, and each answers as alone."""
+    bench = Bench(max_step_tokens=4096)
+    prompts = [[*SHARED, 1 + number] for number in range(8)]
+    for number, prompt in enumerate(prompts):
+        bench.submit(f"r{number}", prompt, 16)
+    started = [event for event in bench.step() if isinstance(event, Started)]
+    assert [event.cached_tokens for event in started] == [0]
+    started = [event for event in bench.step() if isinstance(event, Started)]
+    assert [event.cached_tokens for event in started] == [12] * 7
+    bench.drain()
+    assert bench.engine.stats().computed_tokens_total == 12 + 8 * 16
+    for number, prompt in enumerate(prompts):
+        expected = oracle(bench.reference, prompt, 16)
+        assert expected.is_same(bench.answers[f"r{number}"].token_ids)
+
+
+def test_a_twin_starts_as_soon_as_what_it_shares_is_read() -> None:
+    """The reader is not waited for beyond the shared part."""
+    bench = Bench(max_step_tokens=12)
+    bench.submit("reader", [*SHARED, *prompt_ids(8, seed=2)], 1)
+    bench.submit("twin", [*SHARED, 7], 1)
+    assert [event.request_id for event in bench.step() if is_start(event)] == ["reader"]
+    events = bench.step()
+    assert [event.cached_tokens for event in events if is_start(event)] == [12]
+    assert {event.request_id for event in events if isinstance(event, Finished)} == {
+        "reader",
+        "twin",
+    }
+
+
+def test_those_who_share_nothing_are_not_held_up() -> None:
+    """A request behind waiting twins passes them."""
+    bench = Bench(max_step_tokens=20)
+    bench.submit("reader", [*SHARED, 1, 2], 4)
+    bench.submit("twin", [*SHARED, 1, 3], 4)
+    bench.submit("other", prompt_ids(6, seed=9), 4)
+    steps = [[event.request_id for event in bench.step() if is_start(event)] for _ in range(2)]
+    assert steps == [["reader", "other"], ["twin"]]
+    bench.drain()
+    assert all(len(bench.answers[name].token_ids) == 4 for name in ("reader", "twin", "other"))
+
+
+@pytest.mark.parametrize("n_steps", [1, 2])
+def test_when_the_reader_is_cancelled_one_twin_goes_on(n_steps: int) -> None:
+    """What was read stays, one of those who waited reads the rest, the others wait for it."""
+    bench = Bench(max_step_tokens=4)
+    prompts = {f"r{number}": [*SHARED, 1 + number] for number in range(4)}
+    for name, prompt in prompts.items():
+        bench.submit(name, prompt, 6)
+    for _ in range(n_steps):
+        bench.step()
+    bench.engine.cancel(RequestId("r0"))
+    bench.drain()
+    assert bench.engine.stats().computed_tokens_total == 12 + 3 * 6
+    for name in ("r1", "r2", "r3"):
+        assert oracle(bench.reference, prompts[name], 6).is_same(bench.answers[name].token_ids)
+
+
+def test_a_waiting_twin_can_be_cancelled() -> None:
+    """It leaves the queue, and those who wait with it are not disturbed."""
+    bench = Bench(max_step_tokens=4)
+    for name in ("reader", "left", "stays"):
+        bench.submit(name, [*SHARED, *name.encode()], 3)
+    bench.step()
+    bench.engine.cancel(RequestId("left"))
+    bench.drain()
+    assert len(bench.answers["stays"].token_ids) == 3
+    assert bench.engine.stats().pool.held == 0
+
+
+def test_a_request_that_does_not_read_the_cache_waits_for_nobody() -> None:
+    """It computes everything itself, at once."""
+    bench = Bench(max_step_tokens=4096)
+    bench.submit("reader", [*SHARED, 1], 2)
+    bench.submit("alone", [*SHARED, 2], 2, read_cache=False)
+    started = [event for event in bench.step() if is_start(event)]
+    assert [event.cached_tokens for event in started] == [0, 0]
+    bench.drain()
+
+
+def is_start(event: Event) -> TypeGuard[Started]:
+    return isinstance(event, Started)
