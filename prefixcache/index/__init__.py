@@ -6,6 +6,7 @@ from prefixcache.index.cache import PrefixCache
 from prefixcache.index.events import BlockEvent, Observer
 from prefixcache.index.inflight import Waiter
 from prefixcache.index.lease import Lease
+from prefixcache.index.locations import AwayBlocks, LowerTier
 from prefixcache.index.misses import Miss, MissReason
 from prefixcache.index.namespaces import Generations, Namespace, Scope, ScopeKind
 from prefixcache.index.policies import EvictionPolicy, LruPolicy
@@ -30,12 +31,14 @@ from prefixcache.index.tokens import (
 __all__ = [
     "SYSTEM_TENANT",
     "TOKEN_BYTES",
+    "AwayBlocks",
     "BlockCopy",
     "BlockEvent",
     "CacheStats",
     "EvictionPolicy",
     "Generations",
     "Lease",
+    "LowerTier",
     "LruPolicy",
     "Miss",
     "MissReason",

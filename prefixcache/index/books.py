@@ -32,6 +32,9 @@ def check_books(core: Core) -> None:
         _check_keeps(node, core.retentions)
     lost = core.retentions.nodes() - set(all_nodes)
     _require(not lost, f"{len(lost)} nodes outside of all trees are retained")
+    copies = Counter(node.copy.handle for node in all_nodes if node.copy is not None)
+    handles = core.locations.handles()
+    _require(copies == Counter(handles), f"copies {dict(copies)} are named, {handles} are noted")
     for anchor in anchors:
         kept = anchor.children is not None or anchor.pins or _mounts_of(anchor)
         _require(bool(kept), f"the empty tree of {_name_of(anchor)} is kept")
@@ -94,6 +97,9 @@ def _check_node(node: Node, n_ends: int, block_bytes: int) -> None:
     if listed:
         late = sum(child.last_used > node.last_used for child in children)
         _require(not late, f"{name} was used before {late} of its children")
+    is_somewhere = bool(node.runs[0]) or node.copy is not None or isinstance(node, Anchor)
+    _require(is_somewhere, f"{name} is neither on the device nor away")
+    _require(bool(node.runs[0]) or not node.pins or isinstance(node, Anchor), f"{name} is used")
     _check_edge(node, block_bytes)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 
 from prefixcache.errors import ConfigError
 from prefixcache.index.accounts import SYSTEM_TENANT, Quota
@@ -13,6 +13,7 @@ from prefixcache.index.core import Core
 from prefixcache.index.events import Observer
 from prefixcache.index.inflight import Waiter
 from prefixcache.index.lease import Lease
+from prefixcache.index.locations import AwayBlocks, LowerTier
 from prefixcache.index.misses import Miss
 from prefixcache.index.namespaces import Namespace, Scope
 from prefixcache.index.policies import EvictionPolicy, LruPolicy
@@ -64,6 +65,7 @@ class PrefixCache:
         published_quota: Quota | None = None,
         retained_blocks: int | None = None,
         copy_block: Callable[[BlockCopy], None] | None = None,
+        lower_tier: LowerTier | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Make an empty cache.
@@ -77,6 +79,7 @@ class PrefixCache:
             published_quota: the published prompts' share; None: at most a quarter of the pool.
             retained_blocks: how many of its blocks a tenant may retain; None: a quarter of all.
             copy_block: makes such a copy before it returns; None: no KV is behind the blocks.
+            lower_tier: asked for each prefix that is to be given up whether it keeps a copy.
             clock: seconds, never falling; for lifetimes and policies.
 
         Raises:
@@ -98,6 +101,7 @@ class PrefixCache:
             published_quota=published_quota,
             retained_blocks=retained_blocks,
             copy_block=copy_block,
+            lower_tier=lower_tier,
         )
         self._core = core
         self._pools, self._accounts, self._forest = core.pools, core.accounts, core.forest
@@ -244,6 +248,24 @@ class PrefixCache:
         if self._in_flight.waiters:
             self._in_flight.ended(lease)
         self._admission.let_go(lease, self._clock())
+
+    def away(self, lease: Lease, tokens: Packed) -> list[AwayBlocks]:
+        """Return what of `tokens` comes next after what a request has stored, in the lower tier.
+
+        To use it, load it into the lease's blocks for these positions and commit. Changes nothing.
+
+        Raises:
+            LeaseError: the lease was released.
+        """
+        self._leases.require_live(lease)
+        return self._core.locations.after(lease.node, memoryview(tokens), lease.n_stored)
+
+    def forget_copy(self, handle: Hashable) -> None:
+        """Note that the lower tier has lost a copy. What lay only there, and below, is forgotten.
+
+        An unknown handle is ignored. Cost: what is forgotten.
+        """
+        self._keeper.forget_copy(handle)
 
     def retain(self, lease: Lease, n_tokens: int, *, seconds: float, priority: int = 0) -> int:
         """Keep the first `n_tokens` tokens of a request cached for some time; return how many.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from prefixcache.index.keeper import Keeper
 from prefixcache.index.lease import Lease
+from prefixcache.index.locations import Locations
 from prefixcache.index.spans import cut_groups
 from prefixcache.index.tokens import TOKEN_BYTES
 from prefixcache.index.tree import Match, find
@@ -12,8 +13,9 @@ from prefixcache.index.tree import Match, find
 class Committer:
     """Moves blocks from leases to the tree, or exchanges them for those that it has already."""
 
-    def __init__(self, keeper: Keeper, block_bytes: int) -> None:
+    def __init__(self, keeper: Keeper, locations: Locations, block_bytes: int) -> None:
         self._keeper = keeper
+        self._locations = locations
         self._block_bytes = block_bytes
 
     def store(self, lease: Lease, tokens: memoryview, n_full: int, now: float) -> None:
@@ -24,12 +26,33 @@ class Committer:
         size, at = self._block_bytes, lease.n_stored * self._block_bytes
         children = lease.node.children
         if children is not None and children.get(bytes(tokens[at : at + size])) is not None:
-            end = n_full * size // TOKEN_BYTES
-            match = find(lease.node, tokens, lease.n_stored, end, size, token_exact=False)
-            self._adopt(lease, match, now)
+            self._join(lease, tokens, n_full, now)
             at = lease.n_stored * size
         if n_full > lease.n_stored:
             self._add(lease, bytes(tokens[at : n_full * size]), n_full, now)
+
+    def _join(self, lease: Lease, tokens: memoryview, n_full: int, now: float) -> None:
+        """Follow what the tree knows: take over what is on the device, bring back what is away."""
+        size, end = self._block_bytes, n_full * self._block_bytes // TOKEN_BYTES
+        while lease.n_stored < n_full:
+            match = find(lease.node, tokens, lease.n_stored, end, size, token_exact=False)
+            if match.n_blocks > lease.n_stored:
+                self._adopt(lease, match, now)
+            known = self._locations.after(lease.node, tokens[: n_full * size], lease.n_stored)
+            if not known:
+                return
+            self._bring_back(lease, tokens, known[0].n_blocks)
+
+    def _bring_back(self, lease: Lease, tokens: memoryview, n_blocks: int) -> None:
+        """Give the lease's own blocks to a node that has none on the device."""
+        at = lease.n_stored * self._block_bytes
+        children = lease.node.children
+        assert children is not None
+        node = children.get(bytes(tokens[at : at + self._block_bytes]))
+        assert node is not None
+        runs, rest = cut_groups(lease.own, n_blocks)
+        filled = self._locations.fill(node, n_blocks, runs)
+        lease.move(filled, lease.n_stored + n_blocks, rest)
 
     def store_tail(self, lease: Lease, tokens: memoryview, now: float) -> None:
         """Bring the last block of a published prompt into the tree, though it is not full."""

@@ -13,6 +13,7 @@ from prefixcache.index.groups import GroupPools
 from prefixcache.index.inflight import InFlight
 from prefixcache.index.keeper import Keeper
 from prefixcache.index.lease import LeaseBook
+from prefixcache.index.locations import Locations, LowerTier
 from prefixcache.index.misses import Gone
 from prefixcache.index.policies import EvictionPolicy
 from prefixcache.index.publisher import Publisher
@@ -36,6 +37,7 @@ class Core:
         published_quota: Quota | None,
         retained_blocks: int | None,
         copy_block: Callable[[BlockCopy], None] | None,
+        lower_tier: LowerTier | None,
     ) -> None:
         self.block_bytes = block_tokens * TOKEN_BYTES
         self.pools = GroupPools(pool_blocks)
@@ -44,6 +46,7 @@ class Core:
         self.accounts.set_quota(SYSTEM_TENANT, published_quota or Quota(max_blocks=quarter))
         self.observers = Observers(self.block_bytes)
         self.gone = Gone()
+        self.locations = Locations(lower_tier, self.observers, self.pools.no_runs, self.block_bytes)
         self.forest = Forest(self.accounts, self.pools.no_runs)
         self.retentions = Retentions(self.accounts)
         self.keeper = Keeper(
@@ -52,6 +55,7 @@ class Core:
             self.retentions,
             self.observers,
             self.gone,
+            self.locations,
             self.block_bytes,
         )
         most_retained = quarter if retained_blocks is None else retained_blocks
@@ -60,7 +64,7 @@ class Core:
         self.in_flight = InFlight(self.leases, block_tokens)
         self.publisher = Publisher(self.forest, self.block_bytes, token_exact=token_exact)
         self.room = Room(self.pools, self.accounts, self.keeper, self.leases, self.retentions)
-        self.committer = Committer(self.keeper, self.block_bytes)
+        self.committer = Committer(self.keeper, self.locations, self.block_bytes)
         self.admission = Admission(
             self.accounts,
             self.forest,

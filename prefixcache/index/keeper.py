@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 
 from prefixcache.index.accounts import Account, Accounts
 from prefixcache.index.events import Observers
 from prefixcache.index.forest import Forest
+from prefixcache.index.locations import Locations
 from prefixcache.index.misses import Gone, MissReason
 from prefixcache.index.nodes import Anchor, Mount, Node, Root
 from prefixcache.index.retention import Retentions
 from prefixcache.index.spans import GroupRuns
-from prefixcache.index.tree import attach, detach, merge, split, trim
+from prefixcache.index.tree import attach, detach, merge, trim
 
 
 class Keeper:
@@ -29,6 +30,7 @@ class Keeper:
         retentions: Retentions,
         observers: Observers,
         gone: Gone,
+        locations: Locations,
         block_bytes: int,
     ) -> None:
         self._accounts = accounts
@@ -36,6 +38,7 @@ class Keeper:
         self._retentions = retentions
         self._observers = observers
         self._gone = gone
+        self._locations = locations
         self._block_bytes = block_bytes
         self.reclaimed_blocks = 0  # given up because they were invalidated
 
@@ -101,7 +104,7 @@ class Keeper:
         """
         if n_blocks == node.n_blocks:
             return node
-        return split(node, n_blocks, self._block_bytes)
+        return self._locations.split(node, n_blocks)
 
     def grow(
         self, parent: Node, edge: bytes, runs: GroupRuns, n_blocks: int, priority: int, now: float
@@ -206,6 +209,12 @@ class Keeper:
             self.reclaimed_blocks += self._give_up(node, node.n_blocks, MissReason.OLD_GENERATION)
             node = parent
 
+    def forget_copy(self, handle: Hashable) -> None:
+        """Forget what lies nowhere but in a copy that the lower tier has lost."""
+        for node in self._locations.lose(handle):
+            if not node.runs[0] and node.parent is not None:
+                self._drop_away(node)
+
     def drop_if_empty(self, anchor: Anchor) -> None:
         """Forget a root or mount when it has no tokens and no leases left."""
         if anchor.children is not None or anchor.pins:
@@ -224,12 +233,19 @@ class Keeper:
             node.n_blocks > 0
             and node.pins == 1
             and not node.keeps
+            and node.copy is None
             and node.children is not None
             and node.children.n == 1
         )
 
     def _give_up(self, leaf: Node, at_most: int, reason: MissReason) -> int:
-        """Free a leaf's last blocks, at most `at_most`; with its last one the leaf goes."""
+        """Free a leaf's last blocks, at most `at_most`; with its last one the leaf goes.
+
+        Where the lower tier takes them the tokens stay known, and the leaf with them.
+        """
+        if not leaf.runs[0]:
+            self._drop_away(leaf)
+            return 0
         account = leaf.account
         n_given = min(at_most, leaf.n_blocks)
         kept = leaf.n_blocks - n_given
@@ -238,17 +254,37 @@ class Keeper:
         at = kept * self._block_bytes
         block = leaf.edge[at : at + self._block_bytes]
         self._gone.note(account.tenant, leaf.end_block - n_given, block, reason)
+        runs = self._locations.demote(leaf, n_given) if reason is MissReason.EVICTED else None
+        if runs is not None:
+            account.free_cached(runs, n_given)
+            if not kept:
+                account.policy.discard(leaf)
+                self._expose(leaf.parent)
+            return n_given
+        self._locations.drop_below(leaf)
         if kept:
             account.free_cached(trim(leaf, n_given, self._block_bytes), n_given)
             return n_given
         account.policy.discard(leaf)
         account.free_cached(leaf.runs, n_given)
-        parent = detach(leaf)
+        self._locations.drop_copy(leaf)
+        self._expose(detach(leaf))
+        return n_given
+
+    def _drop_away(self, node: Node) -> None:
+        """Take an away node, and all below it, out of the tree."""
+        self._locations.drop_below(node)
+        self._locations.drop_copy(node)
+        parent = detach(node)
         if isinstance(parent, Anchor):
             self.drop_if_empty(parent)
-        elif not (parent.n_resident or parent.pins or parent.keeps):
-            account.policy.expose(parent)
-        return n_given
+
+    def _expose(self, parent: Node | None) -> None:
+        """Note that `parent` has lost a child with KV on the device."""
+        if isinstance(parent, Anchor):
+            self.drop_if_empty(parent)
+        elif parent is not None and not (parent.n_resident or parent.pins or parent.keeps):
+            parent.account.policy.expose(parent)
 
 
 def _above_anchor(node: Node) -> Node | None:

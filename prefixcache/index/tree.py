@@ -102,11 +102,12 @@ def _midway(
 
 
 def attach(parent: Node, child: Node, block_bytes: int) -> None:
-    """Put a new child with KV on the device below `parent`."""
+    """Put a new child below `parent`."""
     if parent.children is None:
         parent.children = Children(block_bytes)
     parent.children.put(child)
-    parent.n_resident += 1
+    if child.runs[0]:
+        parent.n_resident += 1
     child.parent = parent
 
 
@@ -142,6 +143,27 @@ def split(node: Node, n_blocks: int, block_bytes: int) -> Node:
     node.edge, node.runs, node.n_blocks = node.edge[at:], tail, n_below
     attach(upper, node, block_bytes)
     return upper
+
+
+def cut_tail(node: Node, n_blocks: int, block_bytes: int) -> Node:
+    """Move all but the first `n_blocks` blocks of `node` to a new node below it, and return that.
+
+    What was below `node` is below the new one then. Cost: those children.
+    """
+    at = n_blocks * block_bytes
+    head, tail = cut_groups(node.runs, n_blocks)
+    n_below = node.n_blocks - n_blocks
+    lower = Node(node.account, node.edge[at:], tail, n_below, node.end_block, node.created)
+    lower.last_used, lower.hits, lower.priority = node.last_used, node.hits, node.priority
+    lower.children, lower.n_resident = node.children, node.n_resident
+    lower.digest, node.digest = node.digest, None
+    for child in children_of(node):
+        child.parent = lower
+    node.children, node.n_resident = None, 0
+    node.edge, node.runs, node.n_blocks = node.edge[:at], head, n_blocks
+    node.end_block -= n_below
+    attach(node, lower, block_bytes)
+    return lower
 
 
 def merge(node: Node) -> None:
