@@ -16,11 +16,13 @@ from prefixcache.index.lease import Lease, LeaseBook
 from prefixcache.index.misses import Gone, Miss, MissReason
 from prefixcache.index.namespaces import Namespace
 from prefixcache.index.nodes import Anchor, Mount, Node, Root
+from prefixcache.index.passages import cut_match, path_of
 from prefixcache.index.publisher import Passage, Publisher
 from prefixcache.index.retention import Retentions
 from prefixcache.index.room import Room
 from prefixcache.index.tokens import TOKEN_BYTES, Packed, n_tokens
 from prefixcache.index.tree import Match, find
+from prefixcache.index.windows import Windows
 from prefixcache.types import BlockId
 
 _MOST_NAMESPACES = 16  # of a tenant that are looked at to explain a miss
@@ -49,6 +51,7 @@ class Admission:
         room: Room,
         retentions: Retentions,
         gone: Gone,
+        windows: Windows,
         *,
         block_tokens: int,
         token_exact: bool,
@@ -62,6 +65,7 @@ class Admission:
         self._room = room
         self._retentions = retentions
         self._gone = gone
+        self._windows = windows
         self._block_tokens = block_tokens
         self._block_bytes = block_tokens * TOKEN_BYTES
         self._token_exact = token_exact
@@ -72,10 +76,14 @@ class Admission:
 
         That is a match in its own tree, and the published prompt that it passes through, if any.
         """
-        own = find(root, tokens, 0, end, self._block_bytes)
-        if not self._publisher.prompts or root.namespace.tenant == SYSTEM_TENANT:
-            return own, None
-        return self._publisher.longest(own, root.namespace, tokens, end)
+        match, passage = find(root, tokens, 0, end, self._block_bytes), None
+        if self._publisher.prompts and root.namespace.tenant != SYSTEM_TENANT:
+            match, passage = self._publisher.longest(match, root.namespace, tokens, end)
+        if self._windows:
+            seen = self._windows.visible_end(path_of(match, passage), match.n_blocks)
+            if seen < match.n_blocks:
+                return cut_match(root, match, passage, seen)
+        return match, passage
 
     def tokens_of(self, match: Match) -> int:
         """Return how many tokens of a match are reused: part of a block if it may be copied."""
@@ -163,6 +171,8 @@ class Admission:
         """End a lease: what is the tree's stays cached, its own blocks are free."""
         if lease.n_blocks > lease.n_stored:
             lease.account.free_held(lease.own, lease.n_blocks - lease.n_stored)
+        if lease.window_hold is not None:
+            self._windows.leave(lease.window_hold, lease.node)
         self._leases.close(lease)
         anchor = lease.anchor
         source = None
@@ -199,6 +209,8 @@ class Admission:
         lease = self._leases.open(
             root, anchor, node, n_hit, priority, stores, self._block_tokens, self.tokens_of(match)
         )
+        if self._windows:
+            lease.window_hold = self._windows.enter(node, n_hit)
         if match.source is not None and self._token_exact:
             self._take_and_copy(lease, n_missing, match.source, match.shared_tokens, now)
         elif is_easy:

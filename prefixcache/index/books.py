@@ -15,6 +15,7 @@ from prefixcache.index.retention import Retentions
 from prefixcache.index.spans import GroupRuns, Runs, n_blocks_in
 from prefixcache.index.tokens import TOKEN_BYTES
 from prefixcache.index.tree import children_of, nodes, runs_to
+from prefixcache.index.windows import Windows
 from prefixcache.types import PoolCounts, Span
 
 
@@ -47,6 +48,8 @@ def check_books(core: Core) -> None:
         _require(lease.is_live, f"lease {lease.id} has ended and still leads")
     for group in range(len(core.pools.pools)):
         _check_pool(core.pools, group, all_nodes, leases)
+    for group in range(len(core.windows.pools)):
+        _check_windows(core.windows, group, all_nodes, leases)
     for account in accounts:
         _check_account(account, all_nodes, leases)
     slack = sum(lease.n_slack for lease in leases)
@@ -148,6 +151,36 @@ def _check_lease(lease: Lease) -> None:
         assert above.parent is not None
         above = above.parent
     _require(above is lease.anchor, f"{name} is anchored elsewhere than its path")
+
+
+def _check_windows(
+    windows: Windows, group: int, all_nodes: Iterable[Node], leases: LeaseBook
+) -> None:
+    pool = windows.pools[group]
+    pool.check()
+    owned = bytearray(pool.n_blocks)
+    _mark(owned, pool.free_spans())
+    cached = held = n_loose = 0
+    for node in all_nodes:
+        n_blocks = _mark(owned, node.windows[group]) if node.windows else 0
+        _require(n_blocks <= node.n_blocks, f"{_name_of(node)} has {n_blocks} window blocks")
+        _require(not node.window_users or node.pins > 0, f"{_name_of(node)} is seen, not pinned")
+        held += n_blocks if node.window_users else 0
+        cached += 0 if node.window_users else n_blocks
+        due = n_blocks > 0 and not node.window_users
+        n_loose += due
+        _require(windows.is_loose(node, group) == due, f"{_name_of(node)} may give: not {due}")
+    _require(windows.n_loose(group) == n_loose, f"{windows.n_loose(group)} may give, not {n_loose}")
+    for lease in leases:
+        assert lease.window_hold is not None
+        part = lease.window_hold.parts[group]
+        held += _mark(owned, part.runs)
+        _require(part.start >= lease.n_stored, f"lease {lease.id} owns window blocks of the tree")
+    lost = owned.count(0)
+    _require(not lost, f"{lost} blocks of window group {group} belong to nobody")
+    found = PoolCounts(free=pool.n_free, cached=cached, held=held)
+    counts = windows.counts(group)
+    _require(counts == found, f"window group {group} counts {counts}, owners have {found}")
 
 
 def _check_account(account: Account, all_nodes: Iterable[Node], leases: LeaseBook) -> None:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from prefixcache.errors import ConfigError
 from prefixcache.index.accounts import SYSTEM_TENANT, Quota
 from prefixcache.index.admission import BlockCopy
 from prefixcache.index.books import check_books
+from prefixcache.index.copies import Copies
 from prefixcache.index.core import Core
 from prefixcache.index.events import Observer
 from prefixcache.index.inflight import Waiter
 from prefixcache.index.lease import Lease
-from prefixcache.index.locations import AwayBlocks, LowerTier
+from prefixcache.index.locations import LowerTier
 from prefixcache.index.misses import Miss
 from prefixcache.index.namespaces import Namespace, Scope
 from prefixcache.index.policies import EvictionPolicy, LruPolicy
@@ -46,7 +47,8 @@ class PrefixCache:
     nothing. Only full blocks enter the tree, and a look-up leaves at least one token of a prompt to
     compute.
 
-    `prompts` are prefixes that tenants share; `twins` is for requests that wait for each other.
+    `prompts` are prefixes that tenants share; `twins` is for requests that wait for each other;
+    `copies` is what lies in a lower tier.
 
     Calls are made one at a time, from whichever thread; `counts`, `longest_free_run` and `stats`
     may be called from any thread at any moment. No call waits for anything but the hooks, and a
@@ -57,6 +59,7 @@ class PrefixCache:
         self,
         *,
         pool_blocks: Sequence[int],
+        windows: Sequence[int | None] | None = None,
         block_size_tokens: int = 16,
         growth_blocks: int = 8,
         token_exact_reuse: bool = True,
@@ -71,7 +74,10 @@ class PrefixCache:
         """Make an empty cache.
 
         Args:
-            pool_blocks: blocks of each layer group's pool. All groups keep all positions.
+            pool_blocks: blocks of each layer group's pool.
+            windows: each group's sliding window in tokens, a token's own included; None: the group
+                keeps all positions. At least one does. Blocks of window groups are had by
+                `slide`, and reuse is by whole blocks then.
             growth_blocks: `extend` takes this many at a time while they are free.
             token_exact_reuse: where a prompt leaves a block midway, copy the tokens it shares.
             policy: makes what chooses among a tenant's prefixes that nobody uses, one per tenant.
@@ -94,6 +100,7 @@ class PrefixCache:
         self._clock = clock
         core = Core(
             pool_blocks,
+            windows or [None] * len(pool_blocks),
             block_size_tokens,
             token_exact=token_exact_reuse,
             make_policy=policy,
@@ -110,6 +117,7 @@ class PrefixCache:
         self._in_flight, self._observers = core.in_flight, core.observers
         self.prompts = PublishedPrompts(core, block_tokens=block_size_tokens, clock=clock)
         self.twins = Twins(core)
+        self.copies = Copies(core)
         self._double_releases = 0
 
     def match_length(self, namespace: Namespace, tokens: Packed) -> int:
@@ -198,6 +206,20 @@ class PrefixCache:
             self._room.take(lease, portion, self._clock())
         self._leases.resize(lease, lease.n_blocks, n_needed)
 
+    def slide(self, lease: Lease, first: int, last: int) -> None:
+        """Have room in the window groups for tokens `first` to `last` - 1, which come next.
+
+        What none of them sees is let go of: the lease's own blocks are free, the tree's are cached.
+        Without window groups nothing happens.
+
+        Raises:
+            PoolExhaustedError: a window group has too little room. Nothing more is held.
+            LeaseError: the lease was released.
+        """
+        self._leases.require_live(lease)
+        if lease.window_hold is not None:
+            self._core.windows.slide(lease.window_hold, lease.node, first, last)
+
     def commit(self, lease: Lease, tokens: Packed) -> None:
         """Make the full blocks of a request matchable.
 
@@ -248,24 +270,6 @@ class PrefixCache:
         if self._in_flight.waiters:
             self._in_flight.ended(lease)
         self._admission.let_go(lease, self._clock())
-
-    def away(self, lease: Lease, tokens: Packed) -> list[AwayBlocks]:
-        """Return what of `tokens` comes next after what a request has stored, in the lower tier.
-
-        To use it, load it into the lease's blocks for these positions and commit. Changes nothing.
-
-        Raises:
-            LeaseError: the lease was released.
-        """
-        self._leases.require_live(lease)
-        return self._core.locations.after(lease.node, memoryview(tokens), lease.n_stored)
-
-    def forget_copy(self, handle: Hashable) -> None:
-        """Note that the lower tier has lost a copy. What lay only there, and below, is forgotten.
-
-        An unknown handle is ignored. Cost: what is forgotten.
-        """
-        self._keeper.forget_copy(handle)
 
     def retain(self, lease: Lease, n_tokens: int, *, seconds: float, priority: int = 0) -> int:
         """Keep the first `n_tokens` tokens of a request cached for some time; return how many.
@@ -338,11 +342,14 @@ class PrefixCache:
 
     def counts(self, group: int = 0) -> PoolCounts:
         """Return the blocks of one layer group by state. O(1)."""
-        return self._pools.counts(group)
+        is_window, index = self._core.places[group]
+        return self._core.windows.counts(index) if is_window else self._pools.counts(index)
 
     def longest_free_run(self, group: int = 0) -> int:
         """Return the most consecutive free blocks of one layer group. O(1)."""
-        return self._pools.pools[group].longest_free_run
+        is_window, index = self._core.places[group]
+        pools = self._core.windows.pools if is_window else self._pools.pools
+        return pools[index].longest_free_run
 
     def stats(self) -> CacheStats:
         """Return the counters as of now. Cost: the tenants and trees."""

@@ -8,13 +8,17 @@ from prefixcache.index.locations import Locations
 from prefixcache.index.spans import cut_groups
 from prefixcache.index.tokens import TOKEN_BYTES
 from prefixcache.index.tree import Match, find
+from prefixcache.index.windows import Windows
 
 
 class Committer:
     """Moves blocks from leases to the tree, or exchanges them for those that it has already."""
 
-    def __init__(self, keeper: Keeper, locations: Locations, block_bytes: int) -> None:
+    def __init__(
+        self, keeper: Keeper, locations: Locations, windows: Windows, block_bytes: int
+    ) -> None:
         self._keeper = keeper
+        self._windows = windows
         self._locations = locations
         self._block_bytes = block_bytes
 
@@ -52,6 +56,8 @@ class Committer:
         assert node is not None
         runs, rest = cut_groups(lease.own, n_blocks)
         filled = self._locations.fill(node, n_blocks, runs)
+        if lease.window_hold is not None:
+            self._windows.store(lease.window_hold, filled, filled.end_block)
         lease.move(filled, lease.n_stored + n_blocks, rest)
 
     def store_tail(self, lease: Lease, tokens: memoryview, now: float) -> None:
@@ -74,6 +80,8 @@ class Committer:
         n_adopted = match.n_blocks - lease.n_stored
         duplicates, rest = cut_groups(lease.own, n_adopted)
         lease.account.free_held(duplicates, n_adopted)
+        if lease.window_hold is not None:
+            self._windows.adopt(lease.window_hold, node, lease.node)
         lease.move(node, match.n_blocks, rest)
 
     def _add(self, lease: Lease, edge: bytes, n_full: int, now: float) -> None:
@@ -84,4 +92,6 @@ class Committer:
             runs, rest = cut_groups(lease.own, n_full - lease.n_stored)
         n_blocks = n_full - lease.n_stored
         node = self._keeper.grow(lease.node, edge, runs, n_blocks, lease.priority, now)
+        if lease.window_hold is not None:
+            self._windows.store(lease.window_hold, node, n_full)
         lease.move(node, n_full, rest)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from prefixcache.index.accounts import SYSTEM_TENANT, Accounts, Quota
 from prefixcache.index.admission import Admission, BlockCopy
@@ -21,6 +21,7 @@ from prefixcache.index.retainer import Retainer
 from prefixcache.index.retention import Retentions
 from prefixcache.index.room import Room
 from prefixcache.index.tokens import TOKEN_BYTES
+from prefixcache.index.windows import Windows
 
 
 class Core:
@@ -29,6 +30,7 @@ class Core:
     def __init__(
         self,
         pool_blocks: Sequence[int],
+        windows: Sequence[int | None],
         block_tokens: int,
         *,
         token_exact: bool,
@@ -40,13 +42,22 @@ class Core:
         lower_tier: LowerTier | None,
     ) -> None:
         self.block_bytes = block_tokens * TOKEN_BYTES
-        self.pools = GroupPools(pool_blocks)
+        sized = list(zip(pool_blocks, windows, strict=True))
+        self.pools = GroupPools([n_blocks for n_blocks, window in sized if window is None])
+        self.windows = Windows(
+            [n_blocks for n_blocks, window in sized if window is not None],
+            [window for window in windows if window is not None],
+            block_tokens,
+        )
+        token_exact = token_exact and not self.windows
         quarter = max(self.pools.n_blocks // 4, 1)
         self.accounts = Accounts(self.pools, make_policy, quotas)
         self.accounts.set_quota(SYSTEM_TENANT, published_quota or Quota(max_blocks=quarter))
         self.observers = Observers(self.block_bytes)
         self.gone = Gone()
-        self.locations = Locations(lower_tier, self.observers, self.pools.no_runs, self.block_bytes)
+        self.locations = Locations(
+            lower_tier, self.observers, self.windows, self.pools.no_runs, self.block_bytes
+        )
         self.forest = Forest(self.accounts, self.pools.no_runs)
         self.retentions = Retentions(self.accounts)
         self.keeper = Keeper(
@@ -56,15 +67,17 @@ class Core:
             self.observers,
             self.gone,
             self.locations,
+            self.windows,
             self.block_bytes,
         )
         most_retained = quarter if retained_blocks is None else retained_blocks
         self.retainer = Retainer(self.keeper, self.retentions, most_retained)
-        self.leases = LeaseBook()
+        self.places = tuple(_places(windows))
+        self.leases = LeaseBook(self.windows, self.places)
         self.in_flight = InFlight(self.leases, block_tokens)
         self.publisher = Publisher(self.forest, self.block_bytes, token_exact=token_exact)
         self.room = Room(self.pools, self.accounts, self.keeper, self.leases, self.retentions)
-        self.committer = Committer(self.keeper, self.locations, self.block_bytes)
+        self.committer = Committer(self.keeper, self.locations, self.windows, self.block_bytes)
         self.admission = Admission(
             self.accounts,
             self.forest,
@@ -74,7 +87,17 @@ class Core:
             self.room,
             self.retentions,
             self.gone,
+            self.windows,
             block_tokens=block_tokens,
             token_exact=token_exact,
             copy_block=copy_block,
         )
+
+
+def _places(windows: Sequence[int | None]) -> Iterator[tuple[bool, int]]:
+    """Yield for each layer group whether it is a window group, and which of its kind."""
+    n_of_kind = [0, 0]
+    for window in windows:
+        is_window = window is not None
+        yield is_window, n_of_kind[is_window]
+        n_of_kind[is_window] += 1

@@ -45,6 +45,11 @@ class BlockEvent:
         """The blocks of the node that they are in."""
         return self._node.runs
 
+    @property
+    def windows(self) -> GroupRuns:
+        """In each window group, the blocks that the last positions of the node still have."""
+        return self._node.windows
+
     def parent_key(self) -> bytes:
         """Return the key of what comes before the first of them, as `keys` does."""
         before = self._node.edge[: self._first * self._block_bytes]

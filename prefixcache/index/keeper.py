@@ -13,6 +13,7 @@ from prefixcache.index.nodes import Anchor, Mount, Node, Root
 from prefixcache.index.retention import Retentions
 from prefixcache.index.spans import GroupRuns
 from prefixcache.index.tree import attach, detach, merge, trim
+from prefixcache.index.windows import Windows
 
 
 class Keeper:
@@ -31,6 +32,7 @@ class Keeper:
         observers: Observers,
         gone: Gone,
         locations: Locations,
+        windows: Windows,
         block_bytes: int,
     ) -> None:
         self._accounts = accounts
@@ -39,6 +41,7 @@ class Keeper:
         self._observers = observers
         self._gone = gone
         self._locations = locations
+        self._windows = windows
         self._block_bytes = block_bytes
         self.reclaimed_blocks = 0  # given up because they were invalidated
 
@@ -231,6 +234,7 @@ class Keeper:
         """Return whether only one lease uses `node`, and it ends below."""
         return (
             node.n_blocks > 0
+            and not self._windows
             and node.pins == 1
             and not node.keeps
             and node.copy is None
@@ -262,6 +266,8 @@ class Keeper:
                 self._expose(leaf.parent)
             return n_given
         self._locations.drop_below(leaf)
+        if self._windows:
+            self._windows.give_up(leaf, n_given)
         if kept:
             account.free_cached(trim(leaf, n_given, self._block_bytes), n_given)
             return n_given

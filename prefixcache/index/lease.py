@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import count
 
 from prefixcache.errors import LeaseError
@@ -14,6 +14,8 @@ from prefixcache.index.published import Published
 from prefixcache.index.spans import GroupRuns, Runs, cut_groups, join
 from prefixcache.index.tokens import Packed, n_tokens
 from prefixcache.index.tree import runs_to
+from prefixcache.index.window_hold import WindowHold
+from prefixcache.index.windows import Windows
 from prefixcache.types import LeaseId
 
 
@@ -53,6 +55,7 @@ class Lease:
         "published",
         "root",
         "stores",
+        "window_hold",
     )
 
     def __init__(
@@ -84,6 +87,7 @@ class Lease:
         self.miss_token = 0
         self.prompt = b""  # what it is about to store; empty: nothing
         self.published: Published | None = None  # what it reads for the system
+        self.window_hold: WindowHold | None = None  # of the window groups, if there are any
         self._path: GroupRuns | None = None  # the tree's blocks; None: to be collected
 
     @property
@@ -117,17 +121,33 @@ class Lease:
         return self.n_blocks - self.n_needed
 
     def spans(self, group: int = 0) -> Runs:
-        """Return the blocks of all positions in one layer group, in prompt order.
+        """Return the blocks of one layer group, in prompt order.
 
-        Those before `cached_tokens` are read only: other requests read them too. The value does
+        They are those of all positions, and of a window group those from `first_block` on. Those
+        before `cached_tokens` are read only: other requests read them too. The value does
         not change later; call again for news. Empty once released. Cost: the spans; the nodes of
         its path when asked for the first time since a commit.
         """
         if self.book is None:
             return ()
+        is_window, index = self.book.places[group]
+        if is_window:
+            return self._window_runs(index)[1]
         if self._path is None:
             self._path = runs_to(self.node)
-        return join(self._path[group], self.own[group])
+        return join(self._path[index], self.own[index])
+
+    def first_block(self, group: int = 0) -> int:
+        """Return which block of the prompt the first of `spans` is: 0, but for window groups."""
+        if self.book is None:
+            return 0
+        is_window, index = self.book.places[group]
+        return self._window_runs(index)[0] if is_window else 0
+
+    def _window_runs(self, index: int) -> tuple[int, Runs]:
+        assert self.book is not None
+        assert self.window_hold is not None
+        return self.book.windows.runs_to(self.window_hold, self.node, index)
 
     def move(self, node: Node, n_stored: int, own: GroupRuns) -> None:
         """Note that it ends at `node` now, with `own` beyond."""
@@ -138,7 +158,9 @@ class Lease:
 class LeaseBook:
     """The live leases, and which of them have growth slack."""
 
-    def __init__(self) -> None:
+    def __init__(self, windows: Windows, places: Sequence[tuple[bool, int]]) -> None:
+        self.windows = windows
+        self.places = places  # by layer group: whether it is a window group, and which of those
         self._live: dict[Lease, None] = {}
         self._with_slack: dict[Lease, None] = {}
         self._ids = count()

@@ -10,6 +10,7 @@ from prefixcache.index.nodes import Copy, Node
 from prefixcache.index.spans import GroupRuns
 from prefixcache.index.tokens import TOKEN_BYTES, common_prefix_tokens
 from prefixcache.index.tree import cut_tail, detach, split
+from prefixcache.index.windows import Windows
 
 
 class LowerTier(Protocol):
@@ -42,9 +43,15 @@ class Locations:
     """
 
     def __init__(
-        self, tier: LowerTier | None, observers: Observers, no_runs: GroupRuns, block_bytes: int
+        self,
+        tier: LowerTier | None,
+        observers: Observers,
+        windows: Windows,
+        no_runs: GroupRuns,
+        block_bytes: int,
     ) -> None:
         self.tier = tier
+        self._windows = windows
         self._observers = observers
         self._no_runs = no_runs
         self._block_bytes = block_bytes
@@ -66,8 +73,11 @@ class Locations:
                 return None
             copy = Copy(handle, -kept)
         gone = leaf
+        if self._windows:
+            self._windows.give_up(leaf, n_blocks)
         if kept:
             gone = cut_tail(leaf, kept, self._block_bytes)
+            gone.windows = self._windows.none
             gone.copy = Copy(copy.handle, copy.first_block + kept)
             self._nodes_of.setdefault(copy.handle, {})[gone] = None
         elif leaf.copy is None:
@@ -95,6 +105,8 @@ class Locations:
         """Split a node, and share its copy between the halves."""
         copy = node.copy
         upper = split(node, n_blocks, self._block_bytes)
+        if self._windows:
+            self._windows.split(upper, node)
         if copy is not None:
             upper.copy = copy
             node.copy = Copy(copy.handle, copy.first_block + n_blocks)

@@ -11,6 +11,7 @@ from prefixcache.index.misses import Tally
 from prefixcache.index.namespaces import Generations, Namespace
 from prefixcache.index.published import Published
 from prefixcache.index.spans import GroupRuns
+from prefixcache.index.window_hold import WindowHold
 
 
 class Copy(NamedTuple):
@@ -31,7 +32,19 @@ class Node(Entry):
     An edge ends with a whole block, but for the last node of a published prompt.
     """
 
-    __slots__ = ("account", "children", "copy", "digest", "edge", "keeps", "parent", "pins", "runs")
+    __slots__ = (
+        "account",
+        "children",
+        "copy",
+        "digest",
+        "edge",
+        "keeps",
+        "parent",
+        "pins",
+        "runs",
+        "window_users",
+        "windows",
+    )
 
     def __init__(
         self,
@@ -56,6 +69,8 @@ class Node(Entry):
         self.pins = self.keeps = 0
         self.copy: Copy | None = None
         self.digest: bytes | None = None  # of its last block, once somebody asked for it
+        self.windows: GroupRuns = ()  # of each window group, what its last positions have there
+        self.window_users: tuple[WindowHold, ...] = ()  # what sees some of that
 
 
 class Anchor(Node):

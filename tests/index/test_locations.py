@@ -63,7 +63,7 @@ def run(cache: PrefixCache, *ids: int) -> Lease:
 def away_ids(cache: PrefixCache, tier: FakeTier, lease: Lease, ids: Ids) -> list[int]:
     """Return the ids of what `lease` could load, as the tier has them."""
     known: list[int] = []
-    for handle, first, n_blocks, start in cache.away(lease, pack(ids)):
+    for handle, first, n_blocks, start in cache.copies.away(lease, pack(ids)):
         assert isinstance(handle, int)
         size = cache.block_size_tokens
         part = tier.copies[handle][first * size : (first + n_blocks) * size]
@@ -126,10 +126,10 @@ def test_a_lost_copy_takes_what_was_below_it(cache: PrefixCache, tier: FakeTier)
     cache.evict(8)
     (top,) = [handle for handle, ids in tier.copies.items() if ids[0] == 1]
     del tier.copies[top]
-    cache.forget_copy(top)
+    cache.copies.forget(top)
     cache.check()
     assert tier.copies == {}
-    cache.forget_copy(top)
+    cache.copies.forget(top)
     assert cache.snapshot().trees == []
 
 
@@ -142,7 +142,7 @@ def test_a_lost_copy_of_what_is_on_the_device_costs_nothing(
     run(cache, 1, 1, 2, 2)
     (handle,) = tier.copies
     del tier.copies[handle]
-    cache.forget_copy(handle)
+    cache.copies.forget(handle)
     cache.check()
     assert found(cache, 1, 1, 2, 2, 0) == 4
     cache.evict(8)
@@ -197,7 +197,7 @@ class AwayMachine(TokenExactMachine):
         if self.tier.copies:
             handle = data.draw(st.sampled_from(sorted(self.tier.copies)))
             del self.tier.copies[handle]
-            self.cache.forget_copy(handle)
+            self.cache.copies.forget(handle)
 
     @rule(namespace=NAMES, ids=IDS)
     def what_is_away_is_there(self, namespace: Namespace, ids: Ids) -> None:

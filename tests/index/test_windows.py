@@ -1,0 +1,242 @@
+"""Window groups: holes behind the window, and matches that see none of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+
+from prefixcache.errors import ConfigError, PoolExhaustedError
+from prefixcache.index import Lease, Namespace, PrefixCache, Scope, pack
+from prefixcache.types import PoolCounts
+from tests.index.fake_kv import blocks_of
+from tests.index.small import NS
+
+BLOCK, WINDOW = 2, 5
+FULL, SLIDING = 0, 1
+
+
+def cache_of(window_blocks: int = 6, n_blocks: int = 12) -> PrefixCache:
+    return PrefixCache(
+        pool_blocks=[n_blocks, window_blocks],
+        windows=[None, WINDOW],
+        block_size_tokens=BLOCK,
+        growth_blocks=0,
+    )
+
+
+def run(cache: PrefixCache, *ids: int, chunk: int = 2) -> Lease:
+    """Serve a prompt in chunks and let it go."""
+    lease = hold(cache, *ids, chunk=chunk)
+    cache.release(lease)
+    cache.check()
+    return lease
+
+
+def hold(cache: PrefixCache, *ids: int, chunk: int = 2) -> Lease:
+    lease = cache.acquire(NS, pack(ids))
+    for start in range(lease.cached_tokens, len(ids), chunk):
+        stop = min(start + chunk, len(ids))
+        cache.slide(lease, start, stop)
+        cache.commit(lease, pack(ids[:stop]))
+        cache.check()
+    return lease
+
+
+def test_a_long_prompt_needs_no_more_than_its_window_and_a_chunk() -> None:
+    """What it slides past is there for others as long as nobody needs the room."""
+    cache = cache_of(window_blocks=4)
+    lease = hold(cache, *range(20))
+    assert cache.counts(FULL).held == 10
+    assert cache.counts(SLIDING).held <= 4
+    assert lease.first_block(FULL) == 0
+    assert lease.first_block(SLIDING) == 7  # the last token, 19, sees from 15 on
+    assert len(blocks_of(lease, SLIDING)) == 3
+
+
+def test_a_match_ends_where_its_window_is_whole() -> None:
+    """The full group has more, but the next token would look into a hole."""
+    cache = cache_of(window_blocks=4, n_blocks=40)
+    run(cache, *range(20))
+    lease = cache.acquire(NS, pack([*range(8), 99, 98]))
+    assert lease.cached_tokens == 0
+    cache.release(lease)
+    again = cache.acquire(NS, pack([*range(20), 20, 21]))
+    assert again.cached_tokens == 20
+    cache.check()
+
+
+def test_what_is_computed_again_fills_the_hole() -> None:
+    """The next request that leaves there finds its window."""
+    cache = cache_of(window_blocks=8, n_blocks=40)
+    run(cache, *range(20))
+    run(cache, *range(8), 90, 91, chunk=10)
+    lease = cache.acquire(NS, pack([*range(8), 70, 71]))
+    assert lease.cached_tokens == 8
+
+
+def test_a_window_that_starts_at_the_first_token_has_no_hole() -> None:
+    """Short prefixes are matched to their end."""
+    cache = cache_of()
+    run(cache, 1, 2, 3, 4)
+    assert cache.match_length(NS, pack([1, 2, 3, 4, 5])) == 4
+
+
+def test_a_window_group_without_room_says_so() -> None:
+    """Nothing more is held than before, and the request may be released."""
+    cache = cache_of(window_blocks=2)
+    lease = cache.acquire(NS, pack(range(12)))
+    with pytest.raises(PoolExhaustedError):
+        cache.slide(lease, 0, 12)
+    cache.check()
+    assert cache.counts(SLIDING) == PoolCounts(free=2, cached=0, held=0)
+    cache.release(lease)
+    cache.check()
+
+
+@pytest.mark.parametrize("windows", [[None, 0], [4, 4], [None]])
+def test_windows_that_cannot_be_are_refused(windows: list[int | None]) -> None:
+    """A window has a token, one group keeps everything, and each group has an entry."""
+    with pytest.raises((ConfigError, ValueError)):
+        PrefixCache(pool_blocks=[8, 8], windows=windows)
+
+
+@dataclass(eq=False)
+class Running:
+    """A request of which the first `n_done` tokens are computed."""
+
+    lease: Lease
+    ids: tuple[int, ...]
+    n_done: int
+
+
+class WindowMachine(RuleBasedStateMachine):
+    """Whatever the order of calls, the next token finds all that it sees, of the right prefix."""
+
+    pools = (14, 7)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cache = cache_of(self.pools[1], self.pools[0])
+        self.kv: dict[tuple[int, int, int], tuple[int, ...]] = {}
+        self.live: list[Running] = []
+        self.n_made = 0
+
+    @rule(n_same=st.integers(1, 12), rest=st.lists(st.integers(1, 2), max_size=4), x=st.booleans())
+    def start(self, n_same: int, rest: list[int], x: bool) -> None:
+        ids = (*[0] * n_same, *rest)
+        namespace = Namespace(salt="x") if x else NS
+        promised = self.cache.match_length(namespace, pack(ids))
+        try:
+            lease = self.cache.acquire(namespace, pack(ids))
+        except PoolExhaustedError:
+            return
+        assert lease.cached_tokens == promised
+        request = Running(lease, ids, lease.cached_tokens)
+        self.live.append(request)
+        self.sees_what_it_must(request)
+
+    @rule(data=st.data(), n=st.integers(1, 5))
+    def compute(self, data: st.DataObject, n: int) -> None:
+        unfinished = [r for r in self.live if r.n_done < len(r.ids)]
+        if not unfinished:
+            return
+        request = data.draw(st.sampled_from(unfinished))
+        last = min(request.n_done + n, len(request.ids))
+        before = self.cache.counts(SLIDING)
+        try:
+            self.cache.slide(request.lease, request.n_done, last)
+        except PoolExhaustedError:
+            assert self.cache.counts(SLIDING).held <= before.held
+            self.sees_what_it_must(request)
+            return
+        for position in range(request.n_done, last):
+            self.sees_what_it_must(request, position)
+            for group in (FULL, SLIDING):
+                self.kv[group, self.block(request, group, position), position % BLOCK] = (
+                    request.ids[: position + 1]
+                )
+        request.n_done = last
+        self.cache.commit(request.lease, pack(request.ids[:last]))
+        self.sees_what_it_must(request)
+
+    @rule(data=st.data())
+    def finish(self, data: st.DataObject) -> None:
+        if self.live:
+            request = data.draw(st.sampled_from(self.live))
+            self.live.remove(request)
+            self.cache.release(request.lease)
+
+    @rule(n_blocks=st.integers(0, 6))
+    def evict(self, n_blocks: int) -> None:
+        self.cache.evict(n_blocks)
+
+    @rule()
+    def invalidate(self) -> None:
+        self.cache.invalidate(Scope.namespace(Namespace(salt="x")))
+
+    @invariant()
+    def the_books_balance(self) -> None:
+        self.cache.check()
+
+    @invariant()
+    def what_runs_sees_what_it_must(self) -> None:
+        for request in self.live:
+            self.sees_what_it_must(request)
+
+    def sees_what_it_must(self, request: Running, position: int | None = None) -> None:
+        """Check all that the token at `position` sees; the next one by default."""
+        at = request.n_done if position is None else position
+        for group, first in ((FULL, 0), (SLIDING, max(at - WINDOW + 1, 0))):
+            for seen in range(first, at):
+                place = (group, self.block(request, group, seen), seen % BLOCK)
+                assert self.kv[place] == request.ids[: seen + 1]
+
+    def block(self, request: Running, group: int, position: int) -> int:
+        index = position // BLOCK - request.lease.first_block(group)
+        assert index >= 0
+        return blocks_of(request.lease, group)[index]
+
+
+class RoomyMachine(WindowMachine):
+    """With room for everything, windows hide nothing: a match is as long as what was stored."""
+
+    pools = (400, 400)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stored: set[tuple[str | None, tuple[int, ...]]] = set()
+
+    @rule(n_blocks=st.integers(0, 6))
+    def evict(self, n_blocks: int) -> None:
+        pass
+
+    @rule()
+    def invalidate(self) -> None:
+        pass
+
+    @invariant()
+    def everything_computed_is_found(self) -> None:
+        for request in self.live:
+            n_full = request.n_done // BLOCK * BLOCK
+            namespace = request.lease.namespace
+            self.stored.add((namespace.salt, request.ids[:n_full]))
+        for salt, ids in self.stored:
+            assert self.cache.match_length(Namespace(salt=salt), pack([*ids, 9])) == len(ids)
+
+
+@pytest.mark.parametrize("machine", [WindowMachine, RoomyMachine])
+def test_window_groups_equal_plain_structures(machine: type[WindowMachine]) -> None:
+    """No order of calls shows a token a hole, or KV of another prefix."""
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=60,
+            stateful_step_count=40,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
