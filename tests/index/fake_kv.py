@@ -38,11 +38,18 @@ class FakeKV:
             for place in self._places(lease, position):
                 self._entries[place] = _entry(lease, ids, position)
 
-    def assert_holds(self, lease: Lease, ids: Sequence[int]) -> None:
-        """Fail unless the lease can read the right KV for every position of `ids`."""
+    def assert_holds(self, lease: Lease, ids: Sequence[int], shared: Entry | None = None) -> None:
+        """Fail unless the lease can read the right KV for every position of `ids`.
+
+        Args:
+            shared: what it may read as well: whose, made under what, and which ids. None: nothing.
+        """
         for position in range(len(ids)):
+            right = [_entry(lease, ids, position)]
+            if shared is not None and position < len(shared[2]):
+                right.append((shared[0], shared[1], tuple(ids[: position + 1])))
             for place in self._places(lease, position):
-                assert self._entries.get(place) == _entry(lease, ids, position)
+                assert self._entries.get(place) in right
 
     def _places(self, lease: Lease, position: int) -> Iterator[tuple[int, int, int]]:
         block_index, offset = divmod(position, self.block_size_tokens)

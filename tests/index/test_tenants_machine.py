@@ -1,0 +1,360 @@
+"""Whatever tenants, the system and time do in whatever order: hits, room and books are right."""
+
+from __future__ import annotations
+
+import os
+from typing import ClassVar
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    MultipleResults,
+    consumes,
+    multiple,
+    rule,
+    run_state_machine_as_test,
+)
+
+from prefixcache.errors import ConfigError, LeaseError, PoolExhaustedError, RequestTooLargeError
+from prefixcache.index import (
+    SYSTEM_TENANT,
+    Namespace,
+    Published,
+    Quota,
+    Scope,
+    Waiter,
+    pack,
+)
+from tests.index.tenants_reference import (
+    Ids,
+    is_for,
+    is_in,
+    n_shared,
+    system_of,
+)
+from tests.index.tenants_world import Running, TenantsWorld
+
+NAMESPACES = [
+    Namespace(tenant="t"),
+    Namespace(tenant="t", salt="s"),
+    Namespace(tenant="t", adapter="x"),
+    Namespace(tenant="u"),
+    Namespace(tenant="u", adapter="x"),
+    Namespace(tenant="v"),
+]
+SCOPES = [
+    Scope.model("default"),
+    Scope.adapter("x"),
+    *(Scope.tenant(name) for name in ("t", "u", SYSTEM_TENANT)),
+    Scope.namespace(NAMESPACES[1]),
+    Scope.namespace(system_of(NAMESPACES[0])),
+]
+QUOTAS = [
+    ("t", Quota()),
+    ("t", Quota(reserved_blocks=2, max_blocks=9)),
+    ("u", Quota(reserved_blocks=4)),
+    ("u", Quota(reserved_blocks=2, max_blocks=5)),
+    ("v", Quota(reserved_blocks=3, max_blocks=3)),
+    (SYSTEM_TENANT, Quota(reserved_blocks=4, max_blocks=4)),
+    (SYSTEM_TENANT, Quota(max_blocks=6)),
+]
+AUDIENCES = [None, None, frozenset({"t"}), frozenset({"u", "v"}), frozenset[str]()]
+NAMES = st.sampled_from(NAMESPACES)
+BITS = st.lists(st.integers(0, 1), max_size=5).map(tuple)
+IDS = st.builds(lambda n_zeros, rest: (0,) * n_zeros + rest, st.integers(1, 6), BITS)
+
+
+class TenantsMachine(TenantsWorld):
+    """Whatever happens in whatever order."""
+
+    running = Bundle("running")
+    prompts = Bundle("prompts")
+    waiters = Bundle("waiters")
+
+    @rule(
+        target=running,
+        namespace=NAMES,
+        ids=IDS,
+        read=st.sampled_from([True, True, False]),
+        store=st.sampled_from([True, True, False]),
+        priority=st.integers(0, 2),
+    )
+    def acquire(
+        self, namespace: Namespace, ids: Ids, read: bool, store: bool, priority: int
+    ) -> Running | MultipleResults[Running]:
+        request = self.start(namespace, ids, read=read, store=store, priority=priority)
+        return multiple() if request is None else request
+
+    @rule(target=running, namespace=NAMES, ids=IDS)
+    def acquire_and_commit(
+        self, namespace: Namespace, ids: Ids
+    ) -> Running | MultipleResults[Running]:
+        request = self.start(namespace, ids)
+        if request is None:
+            return multiple()
+        self.commit_up_to(request, len(ids))
+        return request
+
+    @rule(namespace=NAMES, ids=IDS)
+    def run_to_the_end(self, namespace: Namespace, ids: Ids) -> None:
+        request = self.start(namespace, ids)
+        if request is not None:
+            self.commit_up_to(request, len(ids))
+            self.end(request)
+
+    @rule(request=running, more=BITS)
+    def extend(self, request: Running, more: Ids) -> None:
+        if request not in self.live or request.published is not None:
+            return
+        ids, lease = request.ids + more, request.lease
+        n_more = max(-(-len(ids) // self.block) - lease.n_needed, 0)
+        fits = self.room.fits(lease.namespace.tenant, n_more, 0, self.live_leases())
+        is_too_large = self.room.is_too_large(lease.namespace.tenant, len(ids))
+        before = self.room.state(), lease.spans(0), lease.n_slack
+        kept = self.what_is_kept()
+        takes_no_retained = not self.growth_blocks and self.room.is_given_by_traffic(
+            lease.namespace.tenant, n_more, 0
+        )
+        try:
+            self.cache.extend(lease, len(ids))
+        except RequestTooLargeError:
+            assert is_too_large
+        except PoolExhaustedError:
+            assert not is_too_large
+            assert not fits
+        else:
+            assert fits
+            assert not is_too_large
+            assert lease.capacity_tokens >= len(ids)
+            self.room.assert_others_keep_their_reserves(lease.namespace.tenant, self.live_leases())
+            if takes_no_retained:
+                self.assert_kept(kept)
+            request.ids = ids
+            self.note_blocks(request)
+            return
+        assert before == (self.room.state(), lease.spans(0), lease.n_slack)
+
+    @rule(request=running, n_tokens=st.integers(1, 12))
+    def commit(self, request: Running, n_tokens: int) -> None:
+        if request in self.live:
+            self.commit_up_to(request, min(n_tokens, len(request.ids)))
+
+    @rule(request=running)
+    def commit_all(self, request: Running) -> None:
+        if request in self.live:
+            self.commit_up_to(request, len(request.ids))
+
+    @rule(request=consumes(running), again=st.booleans())
+    def release(self, request: Running, again: bool) -> None:
+        if request in self.live:
+            self.end(request)
+        if again:
+            doubles = self.cache.stats().double_releases
+            self.cache.release(request.lease)
+            assert self.cache.stats().double_releases == doubles + 1
+
+    @rule(
+        target=prompts,
+        ids=IDS.filter(lambda ids: len(ids) >= 2),
+        tenants=st.sampled_from(AUDIENCES),
+        like=st.sampled_from(NAMESPACES[:3]),
+        name=st.sampled_from("ab"),
+    )
+    def publish(
+        self, ids: Ids, tenants: frozenset[str] | None, like: Namespace, name: str
+    ) -> Published | MultipleResults[Published]:
+        place = system_of(like), name
+        others = [p for p in self.reference.prompts if (p.namespace, p.name) == place]
+        if len(ids) < self.block:
+            return multiple()
+        published = self.cache.prompts.publish(name, pack(ids), tenants=tenants, like=like)
+        assert all(published.version > other.version for other in others)
+        self.reference.publish(published)
+        return published
+
+    @rule(target=running, published=prompts, at_once=st.booleans())
+    def read_prompt(
+        self, published: Published, at_once: bool
+    ) -> Running | MultipleResults[Running]:
+        ids = self.reference.prompts.get(published)
+        if ids is None:
+            with pytest.raises(LeaseError):
+                self.cache.prompts.acquire(published)
+            return multiple()
+        most = self.reference.most_of_system(published.namespace, ids)
+        lease = self.admit(
+            published.namespace, len(ids), None, lambda: self.cache.prompts.acquire(published)
+        )
+        if lease is None:
+            return multiple()
+        assert lease.cached_tokens <= most
+        if not self.has_evicted:
+            assert self.cache.prompts.is_read(published) >= (published in self.reference.finished)
+        request = Running(lease, ids, True, published=published)
+        self.enter(request)
+        if at_once:
+            self.commit_up_to(request, len(ids))
+            assert self.cache.prompts.is_read(published)
+        return request
+
+    @rule(published=prompts)
+    def retire(self, published: Published) -> None:
+        before = self.room.n_held
+        self.cache.prompts.retire(published)
+        assert self.room.n_held == before
+        self.reference.retire(published)
+        for request in self.live:
+            if request.mount is not None and request.mount[0] is published:
+                request.stores = request.is_found = False
+
+    @rule(scope=st.sampled_from(SCOPES))
+    def invalidate(self, scope: Scope) -> None:
+        before = self.room.state()
+        self.cache.invalidate(scope)
+        assert before == self.room.state()
+        self.bumps[scope] += 1
+        self.reference.invalidate(scope)
+        for request in self.live:
+            namespace = request.lease.namespace
+            if is_in(namespace, scope):
+                request.stores = request.is_found = False
+            if is_in(system_of(namespace), scope) and request.mount is not None:
+                request.is_found = False
+        gone = [key for key in self.retained if is_in(key[0], scope)]
+        for key in gone:
+            del self.retained[key]
+
+    @rule(
+        request=running,
+        n_tokens=st.integers(1, 12),
+        seconds=st.sampled_from([10, 100]),
+        priority=st.integers(0, 1),
+    )
+    def retain(self, request: Running, n_tokens: int, seconds: int, priority: int) -> None:
+        if request not in self.live or request.published is not None:
+            return
+        namespace, n_stored = request.lease.namespace, request.lease.n_stored * self.block
+        before = self.cache.tenant_stats(namespace.tenant).retained_blocks
+        kept = self.cache.retain(request.lease, n_tokens, seconds=seconds, priority=priority)
+        after = self.cache.tenant_stats(namespace.tenant).retained_blocks
+        assert after <= max(self.budget, before)
+        assert kept <= min(n_tokens, n_stored) // self.block * self.block
+        assert request.stores or not request.lease.stores or not kept
+        if before + n_tokens // self.block > self.budget:
+            for key in [key for key in self.retained if key[0].tenant == namespace.tenant]:
+                del self.retained[key]
+        if kept and request.mount is None and request.lease.stores:
+            key = namespace, request.ids[:kept]
+            self.retained[key] = max(self.retained.get(key, 0.0), self.now + seconds)
+
+    @rule(seconds=st.integers(1, 60))
+    def time_passes(self, seconds: int) -> None:
+        self.now += seconds
+        self.retained = {key: end for key, end in self.retained.items() if end > self.now}
+
+    @rule(n_blocks=st.integers(0, 9))
+    def evict(self, n_blocks: int) -> None:
+        before = self.cache.counts()
+        freed = self.cache.evict(n_blocks)
+        assert freed == min(n_blocks, before.cached)
+        assert (self.cache.counts().free, self.room.n_held) == (before.free + freed, before.held)
+        self.retained.clear()
+
+    @rule()
+    def reclaim(self) -> None:
+        free = self.cache.counts().free
+        assert self.cache.reclaim() == self.cache.counts().free - free
+        assert self.cache.reclaim() == 0
+        assert all(tree.is_current or all(n.pins for n in tree.nodes) for tree in self.room.trees())
+
+    @rule(quota=st.sampled_from(QUOTAS))
+    def set_quota(self, quota: tuple[str, Quota]) -> None:
+        try:
+            self.cache.set_quota(*quota)
+        except ConfigError:
+            others = sum(
+                self.cache.tenant_stats(tenant).reserved_blocks
+                for tenant in ("t", "u", "v", SYSTEM_TENANT)
+                if tenant != quota[0]
+            )
+            assert others + quota[1].reserved_blocks > min(self.pool_blocks)
+
+    @rule(target=waiters, namespace=NAMES, ids=IDS, priority=st.integers(0, 2))
+    def wait(
+        self, namespace: Namespace, ids: Ids, priority: int
+    ) -> tuple[Waiter, Namespace, Ids] | MultipleResults[tuple[Waiter, Namespace, Ids]]:
+        before = self.room.state()
+        waiter = self.cache.twins.wait(namespace, pack(ids), priority=priority)
+        assert self.room.state() == before
+        if waiter is None:
+            return multiple()
+        assert not waiter.is_ready
+        assert waiter.leader is not None
+        assert self.cache.twins.priority(waiter.leader) >= priority
+        assert waiter.n_tokens > self.cache.match_length(namespace, pack(ids))
+        assert waiter.n_tokens < len(ids)
+        leader = next(request for request in self.live if request.lease is waiter.leader)
+        assert n_shared(leader.ids, ids) >= waiter.n_tokens
+        if leader.published is None:
+            assert leader.lease.namespace == namespace
+        else:
+            assert is_for(leader.published, namespace.tenant) or self.is_for_any(ids, namespace)
+        self.waiting[waiter] = namespace, ids
+        return waiter, namespace, ids
+
+    @rule(target=running, who=consumes(waiters), early=st.booleans())
+    def go_on(
+        self, who: tuple[Waiter, Namespace, Ids], early: bool
+    ) -> Running | MultipleResults[Running]:
+        waiter, namespace, ids = who
+        request = None
+        if waiter.is_ready or early:
+            request = self.start(namespace, ids, priority=waiter.priority, waiter=waiter)
+        if request is None:
+            self.cache.twins.leave(waiter)
+            self.cache.twins.leave(waiter)
+        del self.waiting[waiter]
+        return multiple() if request is None else request
+
+    @rule(namespace=NAMES, ids=IDS)
+    def look(self, namespace: Namespace, ids: Ids) -> None:
+        found = self.cache.match_length(namespace, pack(ids))
+        assert found <= self.reference.most(namespace, ids)
+        if not self.has_evicted:
+            assert found >= self.reference.least(namespace, ids)
+        miss = self.cache.explain(namespace, pack(ids))
+        assert (miss is None) == (found == len(ids) - 1)
+
+
+class WholeBlockMachine(TenantsMachine):
+    """The same with whole blocks, one group, no growth ahead and no reserve for the system."""
+
+    pool_blocks = (13,)
+    growth_blocks = 0
+    token_exact = False
+    published_quota = None
+
+
+class OpenMachine(TenantsMachine):
+    """The same where nobody has a quota but the system, whose maximum is the pool."""
+
+    block = 3
+    pool_blocks = (9, 12)
+    quotas: ClassVar[dict[str, Quota]] = {}
+    published_quota = Quota(max_blocks=9)
+
+
+@pytest.mark.parametrize("machine", [TenantsMachine, WholeBlockMachine, OpenMachine])
+def test_tenants_get_what_plain_structures_say(machine: type[TenantsMachine]) -> None:
+    """No order of calls gives a wrong or missed hit, wrong room or a lost block."""
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=int(os.environ.get("PREFIXCACHE_EXAMPLES", "100")),
+            stateful_step_count=40,
+            deadline=None,
+            suppress_health_check=[HealthCheck.too_slow],
+        ),
+    )
