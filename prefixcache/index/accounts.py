@@ -191,6 +191,7 @@ class Accounts:
         self._heap: list[tuple[int, int, Account]] = []  # (-excess, serial, account)
         self._touched: list[Account] = []
         self._n_pushed = 0
+        self._last_giver: Account | None = None
         for tenant, quota in quotas.items():
             self.set_quota(tenant, quota)
 
@@ -277,7 +278,7 @@ class Accounts:
     def has_room(self, account: Account, n_blocks: int) -> bool:
         """Return whether so many are free and nobody's quota is in the way. O(1)."""
         return (
-            n_blocks <= self._pools.n_free
+            n_blocks <= self._pools.smallest.n_free
             and not self._reserves.n_reserved
             and account.max_blocks == self._pools.n_blocks
         )
@@ -289,9 +290,11 @@ class Accounts:
         reserve do not give to others; `asking` gives whatever it has, and None asks for all.
         Cost: O(log tenants), amortised.
         """
-        if asking is not None and asking.n_cached == self._pools.n_cached:
-            return asking  # nobody else has anything
+        sole = self._last_giver if asking is None else asking
+        if sole is not None and sole.n_cached == self._pools.n_cached:
+            return sole  # nobody else has anything
         account = self._furthest(now)
+        self._last_giver = account
         if account is None or (asking is not None and account.excess <= 0):
             return asking
         return account

@@ -71,7 +71,7 @@ class Admission:
         self._token_exact = token_exact
         self._copy_block = copy_block
 
-    def find(self, root: Root, tokens: memoryview, end: int) -> tuple[Match, Passage | None]:
+    def find(self, root: Root, tokens: Packed, end: int) -> tuple[Match, Passage | None]:
         """Return the longest that a prompt of the root's namespace may reuse. Changes nothing.
 
         That is a match in its own tree, and the published prompt that it passes through, if any.
@@ -79,7 +79,7 @@ class Admission:
         match, passage = find(root, tokens, 0, end, self._block_bytes), None
         if self._publisher.prompts and root.namespace.tenant != SYSTEM_TENANT:
             match, passage = self._publisher.longest(match, root.namespace, tokens, end)
-        if self._windows:
+        if self._windows.pools:
             seen = self._windows.visible_end(path_of(match, passage), match.n_blocks)
             if seen < match.n_blocks:
                 return cut_match(root, match, passage, seen)
@@ -91,7 +91,7 @@ class Admission:
             return match.n_blocks * self._block_tokens + match.shared_tokens
         return match.n_blocks * self._block_tokens
 
-    def reason(self, root: Root, match: Match, tokens: memoryview, end: int) -> MissReason | None:
+    def reason(self, root: Root, match: Match, tokens: Packed, end: int) -> MissReason | None:
         """Return why no more of a prompt was found; None when all but its last token was.
 
         Cost: a hash of one block; when nothing at all was found, the tenant's other namespaces.
@@ -114,11 +114,11 @@ class Admission:
             return MissReason.DIVERGED
         return MissReason.NOTHING_STORED
 
-    def _block_after(self, match: Match, tokens: memoryview) -> bytes:
+    def _block_after(self, match: Match, tokens: Packed) -> bytes:
         at = match.n_blocks * self._block_bytes
         return bytes(tokens[at : at + self._block_bytes])
 
-    def miss(self, root: Root, match: Match, tokens: memoryview, end: int) -> Miss | None:
+    def miss(self, root: Root, match: Match, tokens: Packed, end: int) -> Miss | None:
         """Return `reason` and the token that it is about."""
         reason = self.reason(root, match, tokens, end)
         token = match.n_blocks * self._block_tokens + match.shared_tokens
@@ -141,11 +141,10 @@ class Admission:
         if self._retentions.by_end:
             self._retentions.expire(now)
         root = self._forest.plant(namespace, now)
-        view = memoryview(tokens)
         try:
             if read:
-                match, passage = self.find(root, view, length - 1)
-                reason = self.reason(root, match, view, length - 1)
+                match, passage = self.find(root, tokens, length - 1)
+                reason = self.reason(root, match, tokens, length - 1)
             else:
                 match, passage, reason = Match(root, 0, 0), None, MissReason.DISABLED
             lease = self._admit(root, match, passage, length + room_tokens, now, store, priority)
@@ -174,8 +173,17 @@ class Admission:
         if lease.window_hold is not None:
             self._windows.leave(lease.window_hold, lease.node)
         self._leases.close(lease)
-        anchor = lease.anchor
-        source = None
+        anchor, root = lease.anchor, lease.root
+        if anchor is root and root.checked_epoch == self._forest.epoch:
+            self._keeper.unpin(lease.node, now)
+        else:
+            self._let_go_of_stale(lease, now)
+        if anchor.children is None:
+            self._keeper.drop_if_empty(anchor)
+
+    def _let_go_of_stale(self, lease: Lease, now: float) -> None:
+        """Unpin the path of a lease, and give up what can be matched no more."""
+        anchor, source = lease.anchor, None
         if isinstance(anchor, Mount) and not anchor.published.is_live:
             source = anchor.source
         self._keeper.unpin(lease.node, now)
@@ -183,8 +191,6 @@ class Admission:
             self._keeper.reclaim_path(lease.node)
             if source is not None:
                 self._keeper.reclaim_path(source, spare_kept=True)
-        if anchor.children is None:
-            self._keeper.drop_if_empty(anchor)
 
     def _admit(
         self,
@@ -205,12 +211,19 @@ class Admission:
         anchor, node = self._enter(root, match, passage, now)
         self._keeper.pin(node)
         self._keeper.use(node, priority)
-        n_hit = match.n_blocks
-        lease = self._leases.open(
-            root, anchor, node, n_hit, priority, stores, self._block_tokens, self.tokens_of(match)
+        lease = Lease(
+            self._leases,
+            root,
+            anchor,
+            node,
+            match.n_blocks,
+            priority,
+            stores,
+            self._block_tokens,
+            self.tokens_of(match),
         )
-        if self._windows:
-            lease.window_hold = self._windows.enter(node, n_hit)
+        if self._windows.pools:
+            lease.window_hold = self._windows.enter(node, match.n_blocks)
         if match.source is not None and self._token_exact:
             self._take_and_copy(lease, n_missing, match.source, match.shared_tokens, now)
         elif is_easy:

@@ -127,16 +127,15 @@ class PrefixCache:
         Cost: one comparison of memory over what matches; per node one hash of a block.
         """
         root = self._forest.root_to_look_in(namespace)
-        match, _ = self._admission.find(root, memoryview(tokens), n_tokens(tokens) - 1)
+        match, _ = self._admission.find(root, tokens, n_tokens(tokens) - 1)
         return self._admission.tokens_of(match)
 
     def explain(self, namespace: Namespace, tokens: Packed) -> Miss | None:
         """Return why a request could not reuse more now, None when it could. Changes nothing."""
         root = self._forest.root_to_look_in(namespace)
-        view = memoryview(tokens)
         end = n_tokens(tokens) - 1
-        match, _ = self._admission.find(root, view, end)
-        return self._admission.miss(root, match, view, end)
+        match, _ = self._admission.find(root, tokens, end)
+        return self._admission.miss(root, match, tokens, end)
 
     def acquire(
         self,
@@ -241,13 +240,15 @@ class PrefixCache:
         n_full = length // self.block_size_tokens
         if length > lease.n_needed * self.block_size_tokens or rest:
             self._leases.use_slack(lease, tokens)
-        if not (lease.stores and self._forest.is_storable(lease.anchor)):
+        root, epoch = lease.root, self._forest.epoch
+        is_current = lease.anchor is root and root.checked_epoch == epoch
+        if not (lease.stores and (is_current or self._forest.is_storable(lease.anchor))):
             if self._in_flight.waiters:
                 self._in_flight.ended(lease)  # those who wait for it would wait in vain
             return
         now = self._clock()
         if n_full > lease.n_stored:
-            self._committer.store(lease, memoryview(tokens), n_full, now)
+            self._committer.store(lease, tokens, n_full, now)
         if lease.published is not None:
             self.prompts.finish(lease, length, now)
         if self._in_flight.waiters:
@@ -321,7 +322,7 @@ class PrefixCache:
         O(1). Running requests keep their blocks until they are released.
         """
         self._forest.invalidate(scope)
-        if self._observers:
+        if self._observers.all:
             self._observers.cleared(scope)
 
     def set_quota(self, tenant: str, quota: Quota) -> None:

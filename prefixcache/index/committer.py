@@ -6,7 +6,7 @@ from prefixcache.index.keeper import Keeper
 from prefixcache.index.lease import Lease
 from prefixcache.index.locations import Locations
 from prefixcache.index.spans import cut_groups
-from prefixcache.index.tokens import TOKEN_BYTES
+from prefixcache.index.tokens import TOKEN_BYTES, Packed
 from prefixcache.index.tree import Match, find
 from prefixcache.index.windows import Windows
 
@@ -22,32 +22,34 @@ class Committer:
         self._locations = locations
         self._block_bytes = block_bytes
 
-    def store(self, lease: Lease, tokens: memoryview, n_full: int, now: float) -> None:
+    def store(self, lease: Lease, tokens: Packed, n_full: int, now: float) -> None:
         """Bring the first `n_full` blocks of `tokens` into the tree, as far as they are not there.
 
         The walk starts at the lease's own node.
         """
         size, at = self._block_bytes, lease.n_stored * self._block_bytes
         children = lease.node.children
-        if children is not None and children.get(bytes(tokens[at : at + size])) is not None:
+        if children is not None and bytes(tokens[at : at + TOKEN_BYTES]) in children.by_token:
             self._join(lease, tokens, n_full, now)
             at = lease.n_stored * size
         if n_full > lease.n_stored:
             self._add(lease, bytes(tokens[at : n_full * size]), n_full, now)
 
-    def _join(self, lease: Lease, tokens: memoryview, n_full: int, now: float) -> None:
+    def _join(self, lease: Lease, tokens: Packed, n_full: int, now: float) -> None:
         """Follow what the tree knows: take over what is on the device, bring back what is away."""
         size, end = self._block_bytes, n_full * self._block_bytes // TOKEN_BYTES
         while lease.n_stored < n_full:
             match = find(lease.node, tokens, lease.n_stored, end, size, token_exact=False)
             if match.n_blocks > lease.n_stored:
                 self._adopt(lease, match, now)
-            known = self._locations.after(lease.node, tokens[: n_full * size], lease.n_stored)
+            known = self._locations.after(
+                lease.node, memoryview(tokens)[: n_full * size], lease.n_stored
+            )
             if not known:
                 return
             self._bring_back(lease, tokens, known[0].n_blocks)
 
-    def _bring_back(self, lease: Lease, tokens: memoryview, n_blocks: int) -> None:
+    def _bring_back(self, lease: Lease, tokens: Packed, n_blocks: int) -> None:
         """Give the lease's own blocks to a node that has none on the device."""
         at = lease.n_stored * self._block_bytes
         children = lease.node.children
@@ -60,7 +62,7 @@ class Committer:
             self._windows.store(lease.window_hold, filled, filled.end_block)
         lease.move(filled, lease.n_stored + n_blocks, rest)
 
-    def store_tail(self, lease: Lease, tokens: memoryview, now: float) -> None:
+    def store_tail(self, lease: Lease, tokens: Packed, now: float) -> None:
         """Bring the last block of a published prompt into the tree, though it is not full."""
         tail = bytes(tokens[lease.n_stored * self._block_bytes :])
         if not tail:

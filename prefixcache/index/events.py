@@ -83,40 +83,37 @@ class Observer(Protocol):
 
 
 class Observers:
-    """Whoever wants to know. With nobody there, news cost one test."""
+    """Whoever wants to know: `all` of them. With nobody there, news cost one test."""
 
-    __slots__ = ("_all", "_block_bytes")
+    __slots__ = ("_block_bytes", "all")
 
     def __init__(self, block_bytes: int) -> None:
         self._block_bytes = block_bytes
-        self._all: list[Observer] = []
-
-    def __bool__(self) -> bool:
-        return bool(self._all)
+        self.all: list[Observer] = []
 
     def add(self, observer: Observer) -> None:
         """Tell `observer` from now on."""
-        self._all.append(observer)
+        self.all.append(observer)
 
     def remove(self, observer: Observer) -> None:
         """Tell `observer` no more; one that is not there is ignored."""
-        self._all = [known for known in self._all if known is not observer]
+        self.all = [known for known in self.all if known is not observer]
 
     def stored(self, node: Node, first_block: int, n_blocks: int) -> None:
         """Tell of blocks of `node`, which are in the tree."""
         event = BlockEvent(node, first_block, n_blocks, self._block_bytes)
-        for observer in self._all:
+        for observer in self.all:
             observer.stored(event)
 
     def removed(self, node: Node, first_block: int, n_blocks: int) -> None:
         """Tell of blocks of `node`, which are still in the tree."""
         event = BlockEvent(node, first_block, n_blocks, self._block_bytes)
-        for observer in self._all:
+        for observer in self.all:
             observer.removed(event)
 
     def cleared(self, scope: Scope | Published) -> None:
         """Tell of a scope or prompt that has been invalidated."""
-        for observer in self._all:
+        for observer in self.all:
             observer.cleared(scope)
 
 

@@ -25,17 +25,17 @@ class GroupPools:
         self.no_runs: GroupRuns = ((),) * len(self.pools)
         self.n_cached = 0
         self.n_held = 0
-        self._smallest = min(self.pools, key=lambda pool: pool.n_blocks)
+        self.smallest = min(self.pools, key=lambda pool: pool.n_blocks)
 
     @property
     def n_free(self) -> int:
         """Positions for which every group has a free block."""
-        return self._smallest.n_free
+        return self.smallest.n_free
 
     @property
     def n_obtainable(self) -> int:
         """Positions for which every group has a block that is free or only cached."""
-        return self._smallest.n_free + self.n_cached
+        return self.smallest.n_free + self.n_cached
 
     def counts(self, group: int) -> PoolCounts:
         """Return one group's blocks by state."""

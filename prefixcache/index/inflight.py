@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import count
 
 from prefixcache.index.lease import Lease, LeaseBook
-from prefixcache.index.tokens import TOKEN_BYTES, common_prefix_tokens
+from prefixcache.index.tokens import TOKEN_BYTES, Packed, common_prefix_tokens
 from prefixcache.index.tree import Match
 
 
@@ -44,7 +44,7 @@ class InFlight:
         self._heirs: dict[Waiter, dict[Waiter, None]] = {}
         self._serials = count()
 
-    def twin(self, match: Match, tokens: memoryview, end: int) -> tuple[Lease, int] | None:
+    def twin(self, match: Match, tokens: Packed, end: int) -> tuple[Lease, int] | None:
         """Return the lease that will store most of what comes after a match, and up to where.
 
         That is a number of tokens from position 0, in whole blocks. Changes nothing. Cost: the live
@@ -104,7 +104,7 @@ class InFlight:
             return
         for follower in followers:
             end = len(follower.tokens) // TOKEN_BYTES - 1
-            n_shared = self._shared_tokens(lease, memoryview(follower.tokens), end)
+            n_shared = self._shared_tokens(lease, follower.tokens, end)
             if lease.prompt and n_shared > lease.n_stored * self._block_tokens:
                 self._follow(follower, lease, n_shared)
             else:
@@ -119,7 +119,7 @@ class InFlight:
         """Yield the leases that somebody waits for."""
         return iter(self.waiters)
 
-    def _shared_tokens(self, lease: Lease, tokens: memoryview, end: int) -> int:
+    def _shared_tokens(self, lease: Lease, tokens: Packed, end: int) -> int:
         shared = min(common_prefix_tokens(lease.prompt, 0, tokens, 0), end)
         return shared // self._block_tokens * self._block_tokens
 

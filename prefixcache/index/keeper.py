@@ -123,7 +123,7 @@ class Keeper:
         child = Node(parent.account, edge, runs, n_blocks, end_block, now, priority)
         child.pins = 1
         attach(parent, child, self._block_bytes)
-        if self._observers:
+        if self._observers.all:
             self._observers.stored(child, 0, n_blocks)
         is_whole = len(edge) == n_blocks * self._block_bytes
         while is_whole and parent.n_blocks <= child.n_blocks and self._is_private(parent):
@@ -234,7 +234,7 @@ class Keeper:
         """Return whether only one lease uses `node`, and it ends below."""
         return (
             node.n_blocks > 0
-            and not self._windows
+            and not self._windows.pools
             and node.pins == 1
             and not node.keeps
             and node.copy is None
@@ -253,27 +253,30 @@ class Keeper:
         account = leaf.account
         n_given = min(at_most, leaf.n_blocks)
         kept = leaf.n_blocks - n_given
-        if self._observers:
+        if self._observers.all:
             self._observers.removed(leaf, kept, n_given)
         at = kept * self._block_bytes
         block = leaf.edge[at : at + self._block_bytes]
         self._gone.note(account.tenant, leaf.end_block - n_given, block, reason)
-        runs = self._locations.demote(leaf, n_given) if reason is MissReason.EVICTED else None
-        if runs is not None:
-            account.free_cached(runs, n_given)
-            if not kept:
-                account.policy.discard(leaf)
-                self._expose(leaf.parent)
-            return n_given
-        self._locations.drop_below(leaf)
-        if self._windows:
+        if self._locations.tier is not None and reason is MissReason.EVICTED:
+            runs = self._locations.demote(leaf, n_given)
+            if runs is not None:
+                account.free_cached(runs, n_given)
+                if not kept:
+                    account.policy.discard(leaf)
+                    self._expose(leaf.parent)
+                return n_given
+        if leaf.children is not None:
+            self._locations.drop_below(leaf)
+        if self._windows.pools:
             self._windows.give_up(leaf, n_given)
         if kept:
             account.free_cached(trim(leaf, n_given, self._block_bytes), n_given)
             return n_given
         account.policy.discard(leaf)
         account.free_cached(leaf.runs, n_given)
-        self._locations.drop_copy(leaf)
+        if leaf.copy is not None:
+            self._locations.drop_copy(leaf)
         self._expose(detach(leaf))
         return n_given
 
@@ -287,9 +290,11 @@ class Keeper:
 
     def _expose(self, parent: Node | None) -> None:
         """Note that `parent` has lost a child with KV on the device."""
+        if parent is None or parent.n_resident:
+            return
         if isinstance(parent, Anchor):
             self.drop_if_empty(parent)
-        elif parent is not None and not (parent.n_resident or parent.pins or parent.keeps):
+        elif not (parent.pins or parent.keeps):
             parent.account.policy.expose(parent)
 
 

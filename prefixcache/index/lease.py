@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import count
 
 from prefixcache.errors import LeaseError
 from prefixcache.index.accounts import Account
@@ -61,7 +60,6 @@ class Lease:
     def __init__(
         self,
         book: LeaseBook,
-        id: LeaseId,
         root: Root,
         anchor: Anchor,
         node: Node,
@@ -72,7 +70,9 @@ class Lease:
         cached_tokens: int,
     ) -> None:
         self.book: LeaseBook | None = book  # None: released
-        self.id = id
+        self.id = LeaseId(book.n_opened)
+        book.n_opened += 1
+        book.live[self] = None
         self.root = root
         self.account = root.account
         self.anchor = anchor  # the root, or the mount that it passes through
@@ -161,39 +161,12 @@ class LeaseBook:
     def __init__(self, windows: Windows, places: Sequence[tuple[bool, int]]) -> None:
         self.windows = windows
         self.places = places  # by layer group: whether it is a window group, and which of those
-        self._live: dict[Lease, None] = {}
+        self.live: dict[Lease, None] = {}
+        self.n_opened = 0
         self._with_slack: dict[Lease, None] = {}
-        self._ids = count()
 
     def __iter__(self) -> Iterator[Lease]:
-        return iter(self._live)
-
-    def open(
-        self,
-        root: Root,
-        anchor: Anchor,
-        node: Node,
-        n_stored: int,
-        priority: int,
-        stores: bool,
-        block_tokens: int,
-        cached_tokens: int,
-    ) -> Lease:
-        """Make a lease that has no blocks of its own yet."""
-        lease = Lease(
-            self,
-            LeaseId(next(self._ids)),
-            root,
-            anchor,
-            node,
-            n_stored,
-            priority,
-            stores,
-            block_tokens,
-            cached_tokens,
-        )
-        self._live[lease] = None
-        return lease
+        return iter(self.live)
 
     def close(self, lease: Lease) -> None:
         """Strike off a lease, and take its slack off the books."""
@@ -201,7 +174,7 @@ class LeaseBook:
             self.resize(lease, lease.n_needed, lease.n_needed)
         lease.book = None
         lease.n_blocks = lease.n_needed = lease.n_stored = 0
-        del self._live[lease]
+        del self.live[lease]
 
     def require_live(self, lease: Lease) -> None:
         """Raise LeaseError if `lease` was released or is another cache's."""

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 from prefixcache.index.events import BlockEvent, Observers
 from prefixcache.index.nodes import Copy, Node
 from prefixcache.index.spans import GroupRuns
-from prefixcache.index.tokens import TOKEN_BYTES, common_prefix_tokens
+from prefixcache.index.tokens import TOKEN_BYTES, Packed, common_prefix_tokens
 from prefixcache.index.tree import cut_tail, detach, split
 from prefixcache.index.windows import Windows
 
@@ -73,7 +73,7 @@ class Locations:
                 return None
             copy = Copy(handle, -kept)
         gone = leaf
-        if self._windows:
+        if self._windows.pools:
             self._windows.give_up(leaf, n_blocks)
         if kept:
             gone = cut_tail(leaf, kept, self._block_bytes)
@@ -97,7 +97,7 @@ class Locations:
         upper.runs, upper.pins = runs, 1
         assert upper.parent is not None
         upper.parent.n_resident += 1
-        if self._observers:
+        if self._observers.all:
             self._observers.stored(upper, 0, n_blocks)
         return upper
 
@@ -105,7 +105,7 @@ class Locations:
         """Split a node, and share its copy between the halves."""
         copy = node.copy
         upper = split(node, n_blocks, self._block_bytes)
-        if self._windows:
+        if self._windows.pools:
             self._windows.split(upper, node)
         if copy is not None:
             upper.copy = copy
@@ -149,14 +149,14 @@ class Locations:
         """Return how many nodes name each copy."""
         return {handle: len(nodes) for handle, nodes in self._nodes_of.items()}
 
-    def after(self, node: Node, tokens: memoryview, start_block: int) -> list[AwayBlocks]:
+    def after(self, node: Node, tokens: Packed, start_block: int) -> list[AwayBlocks]:
         """Return which whole blocks of `tokens` from `start_block` on lie away, below `node`."""
         found: list[AwayBlocks] = []
         size = self._block_bytes
         at = start_block * size
         child = _child_for(node, tokens, at, size)
         while child is not None and child.copy is not None and not child.runs[0]:
-            n_alike = _blocks_alike(child.edge, tokens[at:], size)
+            n_alike = _blocks_alike(child.edge, memoryview(tokens)[at:], size)
             copy = child.copy
             found.append(AwayBlocks(copy.handle, copy.first_block, n_alike, at // size))
             if n_alike < child.n_blocks:
@@ -166,11 +166,11 @@ class Locations:
         return found
 
 
-def _child_for(node: Node, tokens: memoryview, at: int, block_bytes: int) -> Node | None:
+def _child_for(node: Node, tokens: Packed, at: int, block_bytes: int) -> Node | None:
     if node.children is None:
         return None
     return node.children.get(bytes(tokens[at : at + block_bytes]))
 
 
-def _blocks_alike(edge: bytes, tokens: memoryview, block_bytes: int) -> int:
+def _blocks_alike(edge: bytes, tokens: Packed, block_bytes: int) -> int:
     return common_prefix_tokens(edge, 0, tokens, 0) * TOKEN_BYTES // block_bytes

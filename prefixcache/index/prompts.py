@@ -79,7 +79,7 @@ class PublishedPrompts:
         if published is None or not published.is_live:
             return
         if n_written >= len(published.tokens) // TOKEN_BYTES:
-            self._committer.store_tail(lease, memoryview(published.tokens), now)
+            self._committer.store_tail(lease, published.tokens, now)
             self._retentions.keep(lease.node, inf, 0)
 
     def retire(self, published: Published) -> None:
@@ -96,7 +96,7 @@ class PublishedPrompts:
         if end is not None and not self._publisher.is_shared_by_another(published):
             self._retentions.drop(end, self._clock())
             self._keeper.reclaim_path(end, spare_kept=True)
-        if self._observers:
+        if self._observers.all:
             self._observers.cleared(published)
 
     def unread(self) -> list[Published]:

@@ -10,7 +10,7 @@ from prefixcache.index.forest import Forest
 from prefixcache.index.namespaces import Namespace
 from prefixcache.index.nodes import Mount, Node, Root
 from prefixcache.index.published import Published
-from prefixcache.index.tokens import TOKEN_BYTES, common_prefix_tokens
+from prefixcache.index.tokens import TOKEN_BYTES, Packed, common_prefix_tokens
 from prefixcache.index.tree import Match, find
 
 _MOST_RETIRED = 1024  # remembered to explain misses
@@ -88,7 +88,7 @@ class Publisher:
 
     def end_of(self, root: Root, published: Published) -> Node | None:
         """Return the node that a wholly cached prompt ends at, or None."""
-        size, tokens = self._block_bytes, memoryview(published.tokens)
+        size, tokens = self._block_bytes, published.tokens
         n_blocks = len(tokens) // size
         end = len(tokens) // TOKEN_BYTES
         match = find(root, tokens, 0, end, size, token_exact=False)
@@ -99,9 +99,7 @@ class Publisher:
             return match.node
         return None if match.node.children is None else match.node.children.get(tail)
 
-    def paths(
-        self, namespace: Namespace, tokens: memoryview, end: int
-    ) -> Iterator[tuple[Match, int]]:
+    def paths(self, namespace: Namespace, tokens: Packed, end: int) -> Iterator[tuple[Match, int]]:
         """Yield how far the prompt follows each published one that it may use, and could follow it.
 
         That is a match in the system's tree, and a number of tokens.
@@ -110,7 +108,7 @@ class Publisher:
             yield self._find(root, tokens, 0, n_alike), n_alike
 
     def longest(
-        self, own: Match, namespace: Namespace, tokens: memoryview, end: int
+        self, own: Match, namespace: Namespace, tokens: Packed, end: int
     ) -> tuple[Match, Passage | None]:
         """Return the longest of `own` and of what goes through published prompts.
 
@@ -132,7 +130,7 @@ class Publisher:
         return best
 
     def _alike(
-        self, namespace: Namespace, tokens: memoryview, end: int
+        self, namespace: Namespace, tokens: Packed, end: int
     ) -> Iterator[tuple[Root, Published, int]]:
         """Yield the prompts that the namespace may use and that begin alike, and for how long."""
         system = system_namespace(namespace)
@@ -151,7 +149,7 @@ class Publisher:
         through: Match,
         published: Published,
         mounts: dict[int, Mount],
-        tokens: memoryview,
+        tokens: Packed,
         end: int,
     ) -> Iterator[tuple[Match, Passage]]:
         """Yield each way through `published`: at its end here, and at the tenant's mounts in it."""
@@ -169,7 +167,7 @@ class Publisher:
                     cut = self._find(root, tokens, 0, n_blocks * self._block_bytes // TOKEN_BYTES)
                     yield match, Passage(published, cut, mount)
 
-    def _find(self, start: Root | Mount, tokens: memoryview, start_block: int, end: int) -> Match:
+    def _find(self, start: Root | Mount, tokens: Packed, start_block: int, end: int) -> Match:
         return find(start, tokens, start_block, end, self._block_bytes)
 
     def _tokens_of(self, match: Match) -> int:

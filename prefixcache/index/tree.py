@@ -7,11 +7,12 @@ recurses: a conversation may be thousands of nodes deep.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from prefixcache.index.children import Bucket, Children
 from prefixcache.index.nodes import Anchor, Mount, Node
 from prefixcache.index.spans import GroupRuns, cut_groups, join_groups
-from prefixcache.index.tokens import TOKEN_BYTES, common_prefix_tokens
+from prefixcache.index.tokens import TOKEN_BYTES, Packed, common_prefix_tokens
 
 
 class Match:
@@ -43,7 +44,7 @@ class Match:
 
 def find(
     start: Node,
-    tokens: memoryview,
+    tokens: Packed,
     start_block: int,
     end: int,
     block_bytes: int,
@@ -60,6 +61,7 @@ def find(
     Cost: one comparison of memory over what matches; per node one hash of a block.
     """
     node, at, end_bytes = start, start_block * block_bytes, end * TOKEN_BYTES
+    has_at = tokens.startswith if isinstance(tokens, bytes) else partial(_has_at, tokens)
     while node.children is not None and at < end_bytes:
         entry = node.children.by_token.get(bytes(tokens[at : at + TOKEN_BYTES]))
         if entry is None:
@@ -68,13 +70,18 @@ def find(
             entry = _of_bucket(entry, bytes(tokens[at : min(at + block_bytes, end_bytes)]))
         edge = entry.edge
         until = at + len(edge)
-        is_whole = until <= end_bytes and edge.startswith(tokens[at:until])
-        if is_whole and until - at >= block_bytes and entry.runs[0]:
+        if until <= end_bytes and has_at(edge, at) and until - at >= block_bytes and entry.runs[0]:
             node, at = entry, until
         else:
-            n_alike = common_prefix_tokens(edge, 0, tokens[at:end_bytes], 0)
+            rest = memoryview(tokens)[at:end_bytes]
+            n_alike = common_prefix_tokens(edge, 0, rest, 0)
             return _midway(node, entry, at // block_bytes, n_alike, block_bytes, token_exact)
     return Match(node, at // block_bytes, node.n_blocks)
+
+
+def _has_at(tokens: memoryview, edge: bytes, at: int) -> bool:
+    """Return whether `edge` is in a view at a place where the view is long enough."""
+    return edge.startswith(tokens[at : at + len(edge)])
 
 
 def _of_bucket(bucket: Bucket[Node], wanted: bytes) -> Node:

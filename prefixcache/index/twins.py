@@ -22,8 +22,7 @@ class Twins:
         Returns None when nothing in flight would spare at least a block. A waiter holds nothing.
         Once it `is_ready`, acquire with it; or leave. Cost: a look-up, and the live leases.
         """
-        view, end = memoryview(tokens), n_tokens(tokens) - 1
-        twin = self._find(namespace, view, end)
+        twin = self._find(namespace, tokens, n_tokens(tokens) - 1)
         if twin is None:
             return None
         leader, n_shared = twin
@@ -37,7 +36,7 @@ class Twins:
         """Return the highest priority of a request and of those who wait for it."""
         return self._in_flight.priority(lease)
 
-    def _find(self, namespace: Namespace, tokens: memoryview, end: int) -> tuple[Lease, int] | None:
+    def _find(self, namespace: Namespace, tokens: Packed, end: int) -> tuple[Lease, int] | None:
         """Return who is about to store most of what a prompt would miss, and up to which token."""
         found, _ = self._admission.find(self._forest.root_to_look_in(namespace), tokens, end)
         n_hit = self._admission.tokens_of(found)

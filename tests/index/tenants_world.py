@@ -226,7 +226,9 @@ class TenantsWorld(RuleBasedStateMachine):
     def note_blocks(self, request: Running) -> None:
         """Remember the blocks that are promised to a request."""
         n_groups, n_needed = len(self.pool_blocks), request.lease.n_needed
-        request.blocks = [blocks_of(request.lease, g)[:n_needed] for g in range(n_groups)]
+        request.blocks = [
+            list[int](blocks_of(request.lease, g)[:n_needed]) for g in range(n_groups)
+        ]
 
     def live_leases(self) -> list[Lease]:
         """Return the leases that were not released."""

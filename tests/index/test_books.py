@@ -84,7 +84,7 @@ def miscount_slack(cache: PrefixCache, lease: Lease) -> None:
 
 
 def forget_a_lease(cache: PrefixCache, lease: Lease) -> None:
-    del cache._leases._live[lease]
+    del cache._leases.live[lease]
 
 
 def use_a_child_after_its_parent(cache: PrefixCache, lease: Lease) -> None:
