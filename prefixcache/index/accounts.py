@@ -192,11 +192,12 @@ class Accounts:
         self._touched: list[Account] = []
         self._n_pushed = 0
         self._last_giver: Account | None = None
+        self.n_kept = 0  # blocks that retentions keep, of all accounts
         for tenant, quota in quotas.items():
             self.set_quota(tenant, quota)
 
     def __iter__(self) -> Iterator[Account]:
-        return iter(self._accounts.values())
+        return iter(list(self._accounts.values()))  # a copy: also for other threads
 
     def of(self, tenant: str) -> Account:
         """Return the tenant's account; a tenant that was never seen gets one without a quota."""
@@ -255,19 +256,25 @@ class Accounts:
         own = account.max_blocks - account.n_held + account.n_slack - own_path
         return min(shared - kept_for_others, own)
 
-    def most_blocks(self, account: Account) -> int:
-        """Return what one request of the account could have if nothing else ran. O(1)."""
+    def most_blocks(self, account: Account, n_published: int = 0) -> int:
+        """Return what one request of the account could have if nothing else ran. O(1).
+
+        `n_published` blocks of it are the system's, and within its reserve if it has one.
+        """
         others = self._reserves.n_reserved - account.reserved_blocks
-        return min(self._pools.n_blocks - others, account.max_blocks)
+        if n_published:
+            others -= min(n_published, self.of(SYSTEM_TENANT).reserved_blocks)
+        return min(self._pools.n_blocks - others, account.max_blocks + n_published)
 
     def may_grow_ahead(self, account: Account, n_blocks: int) -> bool:
         """Return whether a request may take blocks that it does not need yet. O(1).
 
-        Within its reserve always; else if it takes no other request's slack for it.
+        Within its reserve always; else if it takes nobody's slack and nothing retained for it.
         """
         if n_blocks <= account.unused_reserve:
             return True
-        return n_blocks <= self.n_obtainable(account) - self._reserves.n_slack
+        spared = self._reserves.n_slack + self.n_kept
+        return n_blocks <= self.n_obtainable(account) - spared
 
     def touch(self, account: Account) -> None:
         """Note that the account has more blocks, or more to give, than before."""

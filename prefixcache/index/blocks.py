@@ -35,8 +35,8 @@ class BlockPool:
         """The most consecutive free blocks. Cost: the extents of at least half that length."""
         if not self._sizes:
             return 0
-        longest = self._firsts_of[self._sizes.bit_length() - 1]
-        return max(self._length_from[first] for first in longest)
+        longest = list(self._firsts_of[self._sizes.bit_length() - 1])  # also for other threads
+        return max((self._length_from.get(first, 0) for first in longest), default=0)
 
     def allocate(self, n_blocks: int, after: Runs = ()) -> Runs:
         """Take `n_blocks` blocks, which are known to be free, in few runs.

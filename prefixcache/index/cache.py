@@ -83,6 +83,8 @@ class PrefixCache:
             policy: makes what chooses among a tenant's prefixes that nobody uses, one per tenant.
             quotas: by tenant; who is not named may have all and is promised nothing.
             published_quota: the published prompts' share; None: at most a quarter of the pool.
+                Give them a reserve where tenants have one: blocks of theirs that requests use
+                come out of what nobody has reserved otherwise.
             retained_blocks: how many of its blocks a tenant may retain; None: a quarter of all.
             copy_block: makes such a copy before it returns; None: no KV is behind the blocks.
             lower_tier: asked for each prefix that is to be given up whether it keeps a copy.
@@ -277,8 +279,8 @@ class PrefixCache:
 
         They outlast all traffic that can do without their blocks, but no request is refused for
         them. Only stored whole blocks are kept; what belongs to a published prompt is kept
-        by the system, and what was invalidated is not kept. Beyond the tenant's budget, what would
-        end first makes place.
+        by the system, and what was invalidated is not kept. Beyond the tenant's budget, what is of
+        the lowest priority makes place, and of that what would end first.
 
         Raises:
             LeaseError: the lease was released.

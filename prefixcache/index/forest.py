@@ -37,7 +37,7 @@ class Forest:
 
     def __iter__(self) -> Iterator[Anchor]:
         """Yield every root and mount, stale ones too."""
-        return iter(self._all)
+        return iter(list(self._all))  # a copy: also for other threads
 
     def is_current(self, root: Root) -> bool:
         """Return whether nothing that `root` depends on was invalidated since. O(1)."""

@@ -76,5 +76,5 @@ class Tally:
         self.lookups += other.lookups
         self.lookup_tokens += other.lookup_tokens
         self.hit_tokens += other.hit_tokens
-        for reason, n in other.misses.items():
+        for reason, n in dict(other.misses).items():
             self.misses[reason] = self.misses.get(reason, 0) + n

@@ -71,7 +71,7 @@ class Retentions:
         if len(self.by_end) > 2 * len(self._of_node) + _DEAD_ENTRIES:
             self.by_end = sorted(entry for entry in self.by_end if not entry[-1].is_dropped)
         if known is None:
-            _keep(node)
+            self._keep_path(node)
 
     def drop(self, node: Node, now: float) -> None:
         """End the retention of `node`, if there is one. Cost: the ancestors that nobody keeps."""
@@ -109,6 +109,17 @@ class Retentions:
         self._by_weight.pop(account, None)
         return False
 
+    def _keep_path(self, node: Node) -> None:
+        above: Node | None = node
+        while above is not None:
+            above.keeps += 1
+            if above.keeps > 1:
+                return
+            above.account.n_kept += above.n_blocks
+            self._accounts.n_kept += above.n_blocks
+            above.account.policy.discard(above)
+            above = above.parent
+
     def _release(self, node: Node, now: float) -> None:
         above: Node | None = node
         while above is not None:
@@ -117,19 +128,9 @@ class Retentions:
                 return
             account = above.account
             account.n_kept -= above.n_blocks
+            self._accounts.n_kept -= above.n_blocks
             if above.n_blocks and not above.pins:
                 above.last_used = max(above.last_used, now)
                 account.policy.add(above)
                 self._accounts.touch(account)
             above = above.parent
-
-
-def _keep(node: Node) -> None:
-    above: Node | None = node
-    while above is not None:
-        above.keeps += 1
-        if above.keeps > 1:
-            return
-        above.account.n_kept += above.n_blocks
-        above.account.policy.discard(above)
-        above = above.parent
