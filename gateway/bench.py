@@ -19,6 +19,7 @@ from prefixcache.bench import machine
     later={
         "first-token": "gateway.bench_first_token:first_token",
         "policies": "gateway.bench_policies:policies",
+        "index": "gateway.bench_index:index",
     },
     epilog="Example: prefixcache bench first-token --prefix 1024",
 )

@@ -17,7 +17,7 @@ from prefixcache.config import EngineConfig
 
 @click.command(
     "first-token",
-    epilog="Example: prefixcache bench first-token --prefix 1024 --prefix 4096 --json result.json",
+    epilog="Example: prefixcache bench first-token --prefix 4096 --json result.json",
 )
 @click.option("--model", help="As for serve.  [default: the small chat model]")
 @click.option(

@@ -136,6 +136,7 @@ def test_modules_stay_short(path: Path) -> None:
         "prefixcache.traces",
         "gateway.app",
         "gateway.bench_policies",
+        "gateway.bench_index",
     ],
 )
 def test_torch_is_not_loaded_by(module: str) -> None:

@@ -13,15 +13,22 @@ PACKAGES = ("prefixcache", "torch", "transformers", "tokenizers", "aiohttp")
 
 
 def machine() -> dict[str, object]:
-    """Return processor, cores, memory, system and versions, ready for JSON."""
+    """Return processor, cores, memory, system and versions (None: absent), ready for JSON."""
     return {
         "processor": _processor(),
         "cores": os.cpu_count(),
         "memory_gib": round(psutil.virtual_memory().total / 1024**3, 1),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
-        "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
+        "versions": {name: _version(name) for name in PACKAGES},
     }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def _processor() -> str:

@@ -138,6 +138,10 @@ def test_flags_win_over_the_file(model: str, tmp_path: Path) -> None:
         ("serve", "--model", "./nonexistent.gguf"),
         ("serve", "--model", "/"),
         ("serve", "--model", __file__),
+        ("bench", "nonsense"),
+        ("bench", "index", "--workload", "A,E"),
+        ("bench", "index", "--workload", ""),
+        ("bench", "index", "--repeats", "0"),
     ],
 )
 def test_bad_input_is_one_line_and_code_2(arguments: tuple[str, ...]) -> None:
@@ -169,12 +173,21 @@ def test_a_start_that_fails_is_one_line_and_code_1(tmp_path: Path) -> None:
     assert re.fullmatch(r"prefixcache: [^\n]*tokenizer[^\n]*\n", done.stderr)
 
 
-@pytest.mark.parametrize("arguments", [("--help",), ("serve", "--help")])
-def test_help_ends_with_an_example(arguments: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("command", "example"),
+    [
+        ((), "serve"),
+        (("serve",), "serve"),
+        (("bench",), "bench first-token"),
+        (("bench", "first-token"), "bench first-token"),
+        (("bench", "index"), "bench index"),
+    ],
+)
+def test_help_ends_with_an_example(command: tuple[str, ...], example: str) -> None:
     """Help goes to standard output, says what is there and how it is used."""
-    done = run(*arguments)
+    done = run(*command, "--help")
     assert done.returncode == 0
-    assert re.search(r"Example: prefixcache serve [^\n]+\n\Z", done.stdout)
+    assert re.search(rf"Example: prefixcache {example} [^\n]+\n\Z", done.stdout)
 
 
 def test_the_gateway_does_not_import_torch() -> None:
@@ -182,3 +195,20 @@ def test_the_gateway_does_not_import_torch() -> None:
     code = "import sys, gateway.app, gateway.cli; sys.exit('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], env=os.environ, timeout=60, check=False)
     assert done.returncode == 0
+
+
+def test_an_index_measurement_is_printed_and_written(tmp_path: Path) -> None:
+    """`bench index` prints each figure and leaves a file that says how it was made."""
+    file = tmp_path / "index.json"
+    arguments = ("bench", "index", "--workload", "B", "--repeats", "1", "--json", str(file))
+    done = run(*arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+    result = json.loads(file.read_text(encoding="utf-8"))
+    assert result["command"] == f"prefixcache {' '.join(arguments)}"
+    assert result["repeats"] == 1
+    assert result["machine"]["versions"]["prefixcache"]
+    (row,) = result["rows"]
+    assert row["workload"] == "B"
+    assert row["figures"]["matched_tokens"] == 127_999
+    for name in row["figures"]:
+        assert re.search(rf"^B +{name} +[\d,.]+$", done.stdout, flags=re.MULTILINE)
