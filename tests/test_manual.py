@@ -1,0 +1,80 @@
+"""The manual's figures are those of the committed results."""
+
+from __future__ import annotations
+
+import pytest
+
+from examples.index_speed import (
+    NOT_MEASURED,
+    OURS,
+    PAGE,
+    RIVALS,
+    US,
+    amount,
+    filled,
+    ours_table,
+    read,
+    render,
+    rivals_table,
+)
+
+RESULT = {
+    "engines": [US, "other"],
+    "rows": [
+        {"workload": "B", "engine": US, "figures": {"match_us": 20.0}},
+        {"workload": "B", "engine": "other", "figures": {"match_us": 125.0}},
+    ],
+}
+
+
+def test_the_page_shows_what_the_results_hold() -> None:
+    """Rendering the page again changes nothing."""
+    page = PAGE.read_text(encoding="utf-8")
+    assert render(page, read("index.json"), read("index_rivals.json")) == page
+
+
+def test_every_figure_of_the_page_was_measured() -> None:
+    """Our result file has each workload and figure that the page names."""
+    rows = read("index.json")["rows"]
+    for workload, figure, _, _ in OURS:
+        found = [row for row in rows if row["workload"] == workload]
+        assert found
+        assert all(figure in row["figures"] for row in found)
+    assert len([row for row in rows if row["workload"] == "C2"]) == 3
+
+
+def test_our_table_has_a_line_for_each_row_of_a_workload() -> None:
+    """Rows of one workload at several sizes are told apart by their size."""
+    figures = {"evict_us_per_call": 5.0, "evict_us_per_block": 1.25}
+    rows = [{"workload": "C2", "figures": figures | {"leaves": n}} for n in (1000, 25_000)]
+    table = ours_table({"rows": rows})
+    for leaves in ("1,000", "25,000"):
+        assert f"| C2, {leaves} leaves: eviction, a block | 1.25 us |" in table
+
+
+def test_rivals_are_set_against_ours() -> None:
+    """Each figure of another engine has in brackets how many times ours it is."""
+    lines = rivals_table(RESULT).splitlines()
+    assert lines[0] == f"| | {US} | other |"
+    assert "| B: match, us | 20.0 | 125 (6.2) |" in lines
+    assert len(lines) == len(RIVALS) + 2
+
+
+def test_what_was_not_measured_has_no_figure() -> None:
+    """A gap in the results is a gap in the table."""
+    lines = rivals_table(RESULT).splitlines()
+    assert f"| D: memory, bytes a block | {NOT_MEASURED} | {NOT_MEASURED} |" in lines
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(1234.5, "1,234"), (0.8324, "0.83"), (12.34, "12.3"), (9, "9")]
+)
+def test_figures_are_short(value: float, text: str) -> None:
+    """Three digits are enough; large ones keep their whole part, and counts have no fraction."""
+    assert amount(value) == text
+
+
+def test_a_page_without_its_marks_is_refused() -> None:
+    """A renamed mark is an error, never a page left as it was."""
+    with pytest.raises(ValueError, match="0 parts named 'ours'"):
+        filled("no marks", "ours", "text")
