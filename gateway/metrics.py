@@ -103,6 +103,14 @@ class _EngineCollector(Collector):
         for state in ("free", "cached", "held"):
             blocks.add_metric([state], getattr(stats.pool, state))
         yield blocks
+        misses = CounterMetricFamily(
+            "prefixcache_misses",
+            "Requests that did not find all of their prompt cached, by what stood in the way",
+            labels=["reason"],
+        )
+        for reason, n_requests in sorted(stats.misses.items()):
+            misses.add_metric([reason], n_requests)
+        yield misses
         yield GaugeMetricFamily(
             "prefixcache_ready", "1 while requests are taken", value=float(self._is_ready())
         )

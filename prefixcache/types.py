@@ -136,6 +136,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens_total: int
     evicted_blocks_total: int
     preemptions_total: int
+    misses: dict[str, int] = {}  # requests that did not find all of their prompt, by reason
 
 
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -56,6 +56,7 @@ STATS = EngineStats(
     output_tokens_total=10,
     evicted_blocks_total=11,
     preemptions_total=2**40,
+    misses={"diverged": 3},
 )
 INFO = ModelInfo(
     name="m",

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import sys
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import msgspec
@@ -117,7 +118,8 @@ class LocalBackend:
     def stats(self) -> EngineStats:
         """Return the worker's latest numbers, with the totals of its predecessors added."""
         sums = {name: getattr(self._past, name) + getattr(self._latest, name) for name in _TOTALS}
-        return msgspec.structs.replace(self._latest, **sums)
+        misses = Counter(self._past.misses) + Counter(self._latest.misses)
+        return msgspec.structs.replace(self._latest, **sums, misses=dict(misses))
 
     async def close(self) -> None:
         """Fail what is in flight, stop the worker and reap it; kill it when it lingers."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -94,6 +95,7 @@ class Engine:
         self._events: list[Event] = []
         self._steps = 0
         self._prompt_tokens = self._cached_tokens = 0
+        self._misses: Counter[str] = Counter()
         self._computed_tokens = self._output_tokens = 0
 
     @classmethod
@@ -216,8 +218,9 @@ class Engine:
             cached_tokens_total=self._cached_tokens,
             computed_tokens_total=self._computed_tokens,
             output_tokens_total=self._output_tokens,
-            evicted_blocks_total=self.cache.stats().evicted_blocks,
+            evicted_blocks_total=self.cache.evicted_blocks,
             preemptions_total=self._scheduler.preemptions_total,
+            misses=dict(self._misses),
         )
 
     def _copy_block(self, copy: BlockCopy) -> None:
@@ -227,6 +230,8 @@ class Engine:
         usage = sequence.usage
         self._prompt_tokens += usage.prompt_tokens
         self._cached_tokens += usage.cached_tokens
+        if sequence.lease is not None and (miss := sequence.lease.miss) is not None:
+            self._misses[miss.reason.value] += 1
         request_id = sequence.request.request_id
         self._events.append(Started(request_id, usage.prompt_tokens, usage.cached_tokens))
 

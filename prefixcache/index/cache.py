@@ -354,6 +354,11 @@ class PrefixCache:
         pools = self._core.windows.pools if is_window else self._pools.pools
         return pools[index].longest_free_run
 
+    @property
+    def evicted_blocks(self) -> int:
+        """Blocks that were given up by a policy's choice, of each layer group. O(1)."""
+        return self._keeper.evicted_blocks
+
     def stats(self) -> CacheStats:
         """Return the counters as of now. Cost: the tenants and trees."""
         return cache_stats_of(self._accounts, self._forest, self._keeper, self._double_releases)

@@ -43,6 +43,7 @@ class Keeper:
         self._locations = locations
         self._windows = windows
         self._block_bytes = block_bytes
+        self.evicted_blocks = 0  # given up by policies' choice
         self.reclaimed_blocks = 0  # given up because they were invalidated
 
     def pin(self, node: Node) -> None:
@@ -168,6 +169,7 @@ class Keeper:
         assert isinstance(victim, Node)
         n_given = self._give_up(victim, n_blocks, MissReason.EVICTED)
         account.evicted_blocks += n_given
+        self.evicted_blocks += n_given
         return n_given
 
     def expire(self, accounts: Iterable[Account], now: float) -> int:
@@ -179,6 +181,7 @@ class Keeper:
                 n_given = self._give_up(entry, entry.n_blocks, MissReason.EVICTED)
                 account.evicted_blocks += n_given
                 freed += n_given
+        self.evicted_blocks += freed
         return freed
 
     def reclaim(self, n_blocks: int | None) -> int:

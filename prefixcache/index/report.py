@@ -101,7 +101,7 @@ def cache_stats_of(
         lookup_tokens=total.lookup_tokens,
         hit_tokens=total.hit_tokens,
         misses=total.misses,
-        evicted_blocks=sum(account.evicted_blocks for account in accounts),
+        evicted_blocks=keeper.evicted_blocks,
         reclaimed_blocks=keeper.reclaimed_blocks,
         double_releases=double_releases,
     )

@@ -46,6 +46,18 @@ def test_a_block_left_midway_is_copied_only_where_that_is_on(exact: bool, hit: i
     assert bench.run(other, 1).cached_tokens == hit
 
 
+def test_misses_are_counted_by_what_stood_in_the_way() -> None:
+    """Once a request, at its first admission; a whole hit is no miss."""
+    bench = Bench()
+    prompt = prompt_ids(20, seed=4)
+    bench.run(prompt, 1)
+    bench.run([*prompt[:14], *prompt_ids(9, seed=5)], 1)
+    bench.run(prompt, 1)
+    bench.run(prompt, 1, read_cache=False)
+    misses = bench.engine.stats().misses
+    assert misses == {"nothing_stored": 1, "diverged": 1, "disabled": 1}
+
+
 @pytest.mark.parametrize("n_steps", [1, 2, 5])
 def test_a_request_cancelled_midway_leaves_what_it_computed(n_steps: int) -> None:
     """What was computed of its prompt is matchable after each step, and stays so."""

@@ -214,6 +214,24 @@ async def test_finished_requests_are_not_cancelled() -> None:
         await until(lambda: backend.stats().preemptions_total == 1)
 
 
+async def test_counters_go_on_when_the_worker_is_replaced() -> None:
+    """What a dead worker had counted, reasons of misses too, is added to its successor's."""
+    async with local_backend() as backend:
+        await leave_early(backend, n_left=1)
+        await events_of(backend, make_request("bad", GARBAGE, 50))
+        await until_ready(backend)
+        await leave_early(backend, n_left=2)
+        assert backend.stats().misses == {"diverged": 2}
+        assert backend.stats().preemptions_total == 2
+
+
+async def leave_early(backend: LocalBackend, n_left: int) -> None:
+    """Leave a stream, and wait until the worker has counted so many such in all."""
+    async with aclosing(generator(backend, ENDLESS)) as events:
+        await anext(events)
+    await until(lambda: backend.stats().preemptions_total == n_left)
+
+
 async def test_a_worker_that_talks_nonsense_is_replaced() -> None:
     """A frame that cannot be read costs the worker its place, not the gateway."""
     async with local_backend() as backend:

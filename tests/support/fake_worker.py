@@ -126,6 +126,7 @@ class FakeEngine:
             prompt_tokens_total=self.stats.prompt_tokens_total + prompts,
             output_tokens_total=self.stats.output_tokens_total + outputs,
             preemptions_total=self.n_cancels,
+            misses={"diverged": self.n_cancels},
         )
 
 
