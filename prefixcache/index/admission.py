@@ -319,6 +319,8 @@ class Admission:
             return MissReason.RETIRED_VERSION
         if root.previous is not None and _has_child(root.previous, block):
             return MissReason.OLD_GENERATION
+        if self._forest.n_trees == 1:
+            return MissReason.NOTHING_STORED
         others = self._forest.roots_of(root.namespace.tenant)
         if any(_has_child(other, block) for other in islice(others, _MOST_NAMESPACES)):
             return MissReason.OTHER_NAMESPACE

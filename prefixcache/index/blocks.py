@@ -15,7 +15,8 @@ class BlockPool:
 
     Extents never touch each other. They are found by their first block, by the block after their
     last, and by size: one unordered set for the lengths from each power of two to the next, and a
-    bit for each set that is not empty.
+    bit for each set that is not empty. What lies free at the pool's end is kept apart from them:
+    until the pool has been full once, taking from there is all that happens.
     """
 
     def __init__(self, n_blocks: int) -> None:
@@ -28,15 +29,17 @@ class BlockPool:
         self._first_until: dict[int, int] = {}  # block after the last -> first block
         self._firsts_of: list[dict[int, None]] = [{} for _ in range(n_blocks.bit_length())]
         self._sizes = 0  # bit i: there is an extent of 2**i to 2**(i + 1) - 1 blocks
+        self._rest = n_blocks  # from here on all are free, and in no extent
         self.free(Span(BlockId(0), n_blocks))
 
     @property
     def longest_free_run(self) -> int:
         """The most consecutive free blocks. Cost: the extents of at least half that length."""
+        rest = self.n_blocks - self._rest
         if not self._sizes:
-            return 0
+            return rest
         longest = list(self._firsts_of[self._sizes.bit_length() - 1])  # also for other threads
-        return max((self._length_from.get(first, 0) for first in longest), default=0)
+        return max([rest, *[self._length_from.get(first, 0) for first in longest]])
 
     def allocate(self, n_blocks: int, after: Runs = ()) -> Runs:
         """Take `n_blocks` blocks, which are known to be free, in few runs.
@@ -49,13 +52,22 @@ class BlockPool:
         Cost: O(1) per run, besides marking each block.
         """
         taken: Runs = ()
+        if not self._sizes and n_blocks:
+            return (self._take_rest(n_blocks),)
         if after and n_blocks:
             first = after[-1].first + after[-1].n_blocks
             if first in self._length_from:
                 taken = (self._take_from(first, n_blocks),)
                 n_blocks -= taken[0].n_blocks
+            elif first == self._rest < self.n_blocks:
+                taken = (self._take_rest(min(n_blocks, self.n_blocks - first)),)
+                n_blocks -= taken[0].n_blocks
         while n_blocks:
-            span = self._take_from(self._fitting(n_blocks), n_blocks)
+            first = self._fitting(n_blocks)
+            if first == self._rest:
+                span = self._take_rest(min(n_blocks, self.n_blocks - first))
+            else:
+                span = self._take_from(first, n_blocks)
             n_blocks -= span.n_blocks
             taken = (*taken, span)
         return taken
@@ -72,6 +84,13 @@ class BlockPool:
         self._is_free[first:until] = b"\x01" * length
         self.n_free += length
         before = self._first_until.pop(first, None)
+        if until == self._rest:
+            if before is not None:
+                self._unfile(before, first - before)
+                del self._length_from[before]
+                first = BlockId(before)
+            self._rest = first
+            return
         following = self._length_from.pop(until, None)
         if following is not None:
             self._unfile(until, following)
@@ -93,7 +112,9 @@ class BlockPool:
 
     def free_spans(self) -> list[Span]:
         """Return every free extent by position. Cost: sorts them; for checks and reports."""
-        return [Span(BlockId(first), n) for first, n in sorted(self._length_from.items())]
+        spans = [Span(BlockId(first), n) for first, n in sorted(self._length_from.items())]
+        rest = self.n_blocks - self._rest
+        return [*spans, Span(BlockId(self._rest), rest)] if rest else spans
 
     def check(self) -> None:
         """Prove that extents and marks agree. Raises BooksError."""
@@ -104,8 +125,9 @@ class BlockPool:
                 raise BooksError(f"extent {first}+{length} is not known by its end")
             if first not in self._firsts_of[length.bit_length() - 1]:
                 raise BooksError(f"extent {first}+{length} is not known by its size")
-            if first + length in self._length_from:
+            if first + length in self._length_from or first + length == self._rest:
                 raise BooksError(f"extent {first}+{length} touches the next one")
+        marks[self._rest :] = b"\x01" * (self.n_blocks - self._rest)
         if marks != self._is_free or sum(marks) != self.n_free:
             raise BooksError(f"{sum(marks)} blocks in extents, {self.n_free} counted free")
         known = (len(self._first_until), sum(len(firsts) for firsts in self._firsts_of))
@@ -123,8 +145,18 @@ class BlockPool:
             if self._length_from[first] >= n_blocks:
                 return first
         larger = sizes >> size + 1
+        rest = self.n_blocks - self._rest
+        if not larger and rest and (rest >= n_blocks or rest.bit_length() > sizes.bit_length()):
+            return self._rest
         size = size + (larger & -larger).bit_length() if larger else sizes.bit_length() - 1
         return _any_of(self._firsts_of[size])
+
+    def _take_rest(self, n_blocks: int) -> Span:
+        first = self._rest
+        self._rest = until = first + n_blocks
+        self._is_free[first:until] = bytes(n_blocks)
+        self.n_free -= n_blocks
+        return Span(BlockId(first), n_blocks)
 
     def _take_from(self, first: int, at_most: int) -> Span:
         """Take the beginning of an extent."""

@@ -56,6 +56,11 @@ class Forest:
         root = anchor.parent
         return anchor.published.is_live and isinstance(root, Root) and self.is_current(root)
 
+    @property
+    def n_trees(self) -> int:
+        """Roots and mounts, stale ones too."""
+        return len(self._all)
+
     def roots_of(self, tenant: str) -> Iterator[Root]:
         """Yield the tenant's roots that may be matched."""
         for anchor in self._by_scope.get(Scope.tenant(tenant), ()):

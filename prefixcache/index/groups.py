@@ -67,6 +67,11 @@ class GroupPools:
         self._free(groups)
 
     def _free(self, groups: GroupRuns) -> None:
+        if len(groups) == 1:
+            free = self.pools[0].free
+            for span in groups[0]:
+                free(span)
+            return
         for pool, runs in zip(self.pools, groups, strict=True):
             for span in runs:
                 pool.free(span)

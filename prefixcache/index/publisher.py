@@ -82,6 +82,8 @@ class Publisher:
 
     def was_retired(self, namespace: Namespace, first_block: bytes) -> bool:
         """Return whether a prompt that begins like this was shared with `namespace` once."""
+        if not self._retired:
+            return False
         system = system_namespace(namespace)
         tenants = (None, namespace.tenant)
         return any((system, tenant, first_block) in self._retired for tenant in tenants)
