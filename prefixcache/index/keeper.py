@@ -135,7 +135,7 @@ class Keeper:
         return child
 
     def evict(
-        self, n_blocks: int, now: float, *, asking: Account | None = None, n_asked: int = 0
+        self, n_blocks: int, now: float, *, asking: Account | None = None, most_own: int = 0
     ) -> int:
         """Give up at most `n_blocks` positions: stale trees first, then what policies choose.
 
@@ -143,7 +143,7 @@ class Keeper:
 
         Args:
             asking: who needs the room: it spares the others' reserves. None: nothing is spared.
-            n_asked: how many blocks it takes in all: it gives what is beyond its own reserve then.
+            most_own: how many it gives itself at most.
 
         Cost: O(log n) per node given up; independent of how many are kept.
         """
@@ -154,10 +154,12 @@ class Keeper:
                 break
             most = n_blocks - freed
             if asking is not None:
-                most = min(most, account.excess + (n_asked if account is asking else 0))
+                most = min(most, most_own if account is asking else account.excess)
             given = self.evict_from(account, most, now) if most > 0 else 0
             if not given:
                 break
+            if account is asking:
+                most_own -= given
             freed += given
         return freed
 

@@ -69,17 +69,24 @@ class Room:
             n_asked: how many its request takes in all. What it has and takes within its reserve
                 is at nobody's cost but the others', their retained prefixes included.
         """
-        self._retentions.expire(now)
-        freed = self._keeper.evict(n_blocks, now, asking=asking, n_asked=n_asked)
+self._retentions.expire(now)
+        freed = self._evict(n_blocks, now, asking, n_asked)
         if freed < n_blocks and asking is not None:
             freed += self._take_slack(None, n_blocks - freed)
             freed += self._take_slack(asking, n_blocks - freed)
         spares = asking is not None
         while freed < n_blocks and self._retentions.give_way(None, now, spare_reserves=spares):
-            freed += self._keeper.evict(n_blocks - freed, now, asking=asking, n_asked=n_asked)
-        while asking is not None and freed < n_blocks and self._retentions.give_way(asking, now):
-            freed += self._keeper.evict(n_blocks - freed, now, asking=asking, n_asked=n_asked)
+            freed += self._evict(n_blocks - freed, now, asking, n_asked)
+        while asking is not None and freed < n_blocks:
+            more = self._keeper.evict(n_blocks - freed, now, asking=asking, most_own=n_blocks)
+            if not more and not self._retentions.give_way(asking, now):
+                break
+            freed += more
         return freed
+
+    def _evict(self, n_blocks: int, now: float, asking: Account | None, n_asked: int) -> int:
+        most_own = 0 if asking is None else asking.excess + n_asked
+        return self._keeper.evict(n_blocks, now, asking=asking, most_own=most_own)
 
     def _make_own_room(self, account: Account, n_blocks: int, now: float) -> None:
         """Have `account` give up of its own what keeps it from having `n_blocks` more."""

@@ -110,3 +110,19 @@ def test_a_lowered_reserve_counts_at_once() -> None:
     cache.set_quota("t", Quota(reserved_blocks=1))
     take(cache, V, 5)
     assert (cached_of(cache, T), cached_of(cache, U)) == (4, 3)
+
+
+def test_a_reserve_that_others_run_in_is_made_room_for_by_its_own_tenant() -> None:
+    """Where a reserve was raised while others hold the blocks, its tenant gives of its own."""
+    cache = cache_of(8)
+    take(cache, U, 5)
+    keep_blocks(cache, T, 1)
+    retain_all(cache, T, 2, 0, 2, 1)
+    cache.set_quota("t", Quota(reserved_blocks=6))
+    for _ in range(2):
+        keep_blocks(cache, T, 3)
+        cache.release(take(cache, T, 3))
+    assert cached_of(cache, T) == 0
+    with pytest.raises(PoolExhaustedError):
+        take(cache, T, 4)
+    cache.check()
