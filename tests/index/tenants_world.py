@@ -7,9 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+import pytest
 from hypothesis.stateful import RuleBasedStateMachine, invariant
 
-from prefixcache.errors import PoolExhaustedError, RequestTooLargeError
+from prefixcache.errors import LeaseError, PoolExhaustedError, RequestTooLargeError
 from prefixcache.index import (
     Generations,
     Lease,
@@ -22,6 +23,7 @@ from prefixcache.index import (
     pack,
 )
 from prefixcache.index.nodes import Mount
+from prefixcache.types import BlockId
 from tests.index.fake_kv import Entry, FakeKV, blocks_of
 from tests.index.room_reference import Room
 from tests.index.tenants_reference import Ids, TenantsReference, is_for, n_shared, system_of
@@ -39,13 +41,16 @@ class Running:
     n_written: int = 0
     n_committed: int = 0
     is_found: bool = True  # what it committed must be found by others
-    blocks: list[list[int]] = field(default_factory=list)  # it was promised, by layer group
+    blocks: list[list[BlockId]] = field(default_factory=list)  # it was promised, by layer group
 
     @property
     def mount(self) -> tuple[Published, int] | None:
         """The published prompt that its path begins with, and for how many blocks."""
         anchor = self.lease.anchor
         return (anchor.published, anchor.end_block) if isinstance(anchor, Mount) else None
+
+
+Waiting = tuple[Waiter, Namespace, Ids]
 
 
 class TenantsWorld(RuleBasedStateMachine):
@@ -147,6 +152,50 @@ class TenantsWorld(RuleBasedStateMachine):
         self.note_blocks(request)
         self.live.append(request)
 
+    def read(self, published: Published, *, at_once: bool) -> Running | None:
+        """Have the system read a prompt."""
+        ids = self.reference.prompts.get(published)
+        if ids is None:
+            with pytest.raises(LeaseError):
+                self.cache.prompts.acquire(published)
+            return None
+        most = self.reference.most_of_system(published.namespace, ids)
+        lease = self.admit(
+            published.namespace, len(ids), None, lambda: self.cache.prompts.acquire(published)
+        )
+        if lease is None:
+            return None
+        assert lease.cached_tokens <= most
+        if not self.has_evicted:
+            assert self.cache.prompts.is_read(published) >= (published in self.reference.finished)
+        request = Running(lease, ids, True, published=published)
+        self.enter(request)
+        if at_once:
+            self.commit_up_to(request, len(ids))
+            assert self.cache.prompts.is_read(published)
+        return request
+
+    def try_to_wait(self, namespace: Namespace, ids: Ids, priority: int) -> Waiting | None:
+        """Wait for whoever computes more of `ids` than is cached."""
+        before = self.room.state()
+        waiter = self.cache.twins.wait(namespace, pack(ids), priority=priority)
+        assert self.room.state() == before
+        if waiter is None:
+            return None
+        assert not waiter.is_ready
+        assert waiter.leader is not None
+        assert self.cache.twins.priority(waiter.leader) >= priority
+        assert waiter.n_tokens > self.cache.match_length(namespace, pack(ids))
+        assert waiter.n_tokens < len(ids)
+        leader = next(request for request in self.live if request.lease is waiter.leader)
+        assert n_shared(leader.ids, ids) >= waiter.n_tokens
+        if leader.published is None:
+            assert leader.lease.namespace == namespace
+        else:
+            assert is_for(leader.published, namespace.tenant) or self.is_for_any(ids, namespace)
+        self.waiting[waiter] = namespace, ids
+        return waiter, namespace, ids
+
     def commit_up_to(self, request: Running, n_tokens: int) -> None:
         if n_tokens > request.n_written:
             self.kv.write(request.lease, request.ids[:n_tokens], request.n_written)
@@ -226,9 +275,7 @@ class TenantsWorld(RuleBasedStateMachine):
     def note_blocks(self, request: Running) -> None:
         """Remember the blocks that are promised to a request."""
         n_groups, n_needed = len(self.pool_blocks), request.lease.n_needed
-        request.blocks = [
-            list[int](blocks_of(request.lease, g)[:n_needed]) for g in range(n_groups)
-        ]
+        request.blocks = [blocks_of(request.lease, g)[:n_needed] for g in range(n_groups)]
 
     def live_leases(self) -> list[Lease]:
         """Return the leases that were not released."""

@@ -17,24 +17,22 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from prefixcache.errors import ConfigError, LeaseError, PoolExhaustedError, RequestTooLargeError
+from prefixcache.errors import ConfigError, PoolExhaustedError, RequestTooLargeError
 from prefixcache.index import (
     SYSTEM_TENANT,
     Namespace,
     Published,
     Quota,
     Scope,
-    Waiter,
     pack,
+    unpack,
 )
 from tests.index.tenants_reference import (
     Ids,
-    is_for,
     is_in,
-    n_shared,
     system_of,
 )
-from tests.index.tenants_world import Running, TenantsWorld
+from tests.index.tenants_world import Running, TenantsWorld, Waiting
 
 NAMESPACES = [
     Namespace(tenant="t"),
@@ -86,6 +84,18 @@ class TenantsMachine(TenantsWorld):
     ) -> Running | MultipleResults[Running]:
         request = self.start(namespace, ids, read=read, store=store, priority=priority)
         return multiple() if request is None else request
+
+    @rule(target=running, namespace=NAMES, published=prompts, more=BITS, at_once=st.booleans())
+    def acquire_behind(
+        self, namespace: Namespace, published: Published, more: Ids, at_once: bool
+    ) -> Running | MultipleResults[Running]:
+        ids = tuple(unpack(published.tokens)) + more
+        request = self.start(namespace, ids)
+        if request is None:
+            return multiple()
+        if at_once:
+            self.commit_up_to(request, len(ids))
+        return request
 
     @rule(target=running, namespace=NAMES, ids=IDS)
     def acquire_and_commit(
@@ -178,26 +188,14 @@ class TenantsMachine(TenantsWorld):
     def read_prompt(
         self, published: Published, at_once: bool
     ) -> Running | MultipleResults[Running]:
-        ids = self.reference.prompts.get(published)
-        if ids is None:
-            with pytest.raises(LeaseError):
-                self.cache.prompts.acquire(published)
-            return multiple()
-        most = self.reference.most_of_system(published.namespace, ids)
-        lease = self.admit(
-            published.namespace, len(ids), None, lambda: self.cache.prompts.acquire(published)
-        )
-        if lease is None:
-            return multiple()
-        assert lease.cached_tokens <= most
-        if not self.has_evicted:
-            assert self.cache.prompts.is_read(published) >= (published in self.reference.finished)
-        request = Running(lease, ids, True, published=published)
-        self.enter(request)
-        if at_once:
-            self.commit_up_to(request, len(ids))
-            assert self.cache.prompts.is_read(published)
-        return request
+        request = self.read(published, at_once=at_once)
+        return multiple() if request is None else request
+
+    @rule(published=prompts)
+    def read_prompt_to_the_end(self, published: Published) -> None:
+        request = self.read(published, at_once=True)
+        if request is not None:
+            self.end(request)
 
     @rule(published=prompts)
     def retire(self, published: Published) -> None:
@@ -284,30 +282,20 @@ class TenantsMachine(TenantsWorld):
     @rule(target=waiters, namespace=NAMES, ids=IDS, priority=st.integers(0, 2))
     def wait(
         self, namespace: Namespace, ids: Ids, priority: int
-    ) -> tuple[Waiter, Namespace, Ids] | MultipleResults[tuple[Waiter, Namespace, Ids]]:
-        before = self.room.state()
-        waiter = self.cache.twins.wait(namespace, pack(ids), priority=priority)
-        assert self.room.state() == before
-        if waiter is None:
-            return multiple()
-        assert not waiter.is_ready
-        assert waiter.leader is not None
-        assert self.cache.twins.priority(waiter.leader) >= priority
-        assert waiter.n_tokens > self.cache.match_length(namespace, pack(ids))
-        assert waiter.n_tokens < len(ids)
-        leader = next(request for request in self.live if request.lease is waiter.leader)
-        assert n_shared(leader.ids, ids) >= waiter.n_tokens
-        if leader.published is None:
-            assert leader.lease.namespace == namespace
-        else:
-            assert is_for(leader.published, namespace.tenant) or self.is_for_any(ids, namespace)
-        self.waiting[waiter] = namespace, ids
-        return waiter, namespace, ids
+    ) -> Waiting | MultipleResults[Waiting]:
+        waiting = self.try_to_wait(namespace, ids, priority)
+        return multiple() if waiting is None else waiting
+
+    @rule(target=waiters, request=running, name=NAMES, more=BITS, priority=st.integers(0, 2))
+    def wait_for(
+        self, request: Running, name: Namespace, more: Ids, priority: int
+    ) -> Waiting | MultipleResults[Waiting]:
+        namespace = name if request.published is not None else request.lease.namespace
+        waiting = self.try_to_wait(namespace, request.ids + more, priority)
+        return multiple() if waiting is None else waiting
 
     @rule(target=running, who=consumes(waiters), early=st.booleans())
-    def go_on(
-        self, who: tuple[Waiter, Namespace, Ids], early: bool
-    ) -> Running | MultipleResults[Running]:
+    def go_on(self, who: Waiting, early: bool) -> Running | MultipleResults[Running]:
         waiter, namespace, ids = who
         request = None
         if waiter.is_ready or early:
