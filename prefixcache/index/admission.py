@@ -21,7 +21,7 @@ from prefixcache.index.publisher import Passage, Publisher
 from prefixcache.index.retention import Retentions
 from prefixcache.index.room import Room
 from prefixcache.index.tokens import TOKEN_BYTES, Packed, n_tokens
-from prefixcache.index.tree import Match, find
+from prefixcache.index.tree import Match, anchor_of, find
 from prefixcache.index.windows import Windows
 from prefixcache.types import BlockId
 
@@ -188,14 +188,17 @@ class Admission:
 
     def _let_go_of_stale(self, lease: Lease, now: float) -> None:
         """Unpin the path of a lease, and give up what can be matched no more."""
-        anchor, source = lease.anchor, None
-        if isinstance(anchor, Mount) and not anchor.published.is_live:
-            source = anchor.source
+        anchor = lease.anchor
+        source = anchor.source if isinstance(anchor, Mount) else None
         self._keeper.unpin(lease.node, now)
         if not self._forest.is_storable(anchor):
             self._keeper.reclaim_path(lease.node)
-            if source is not None:
-                self._keeper.reclaim_path(source, spare_kept=True)
+        if source is None or not isinstance(anchor, Mount):
+            return
+        if not self._forest.is_storable(anchor_of(source)):
+            self._keeper.reclaim_path(source)
+        elif not anchor.published.is_live:
+            self._keeper.reclaim_path(source, spare_kept=True)
 
     def _admit(
         self,

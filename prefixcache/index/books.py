@@ -14,7 +14,7 @@ from prefixcache.index.nodes import Anchor, Mount, Node, Root
 from prefixcache.index.retention import Retentions
 from prefixcache.index.spans import GroupRuns, Runs, n_blocks_in
 from prefixcache.index.tokens import TOKEN_BYTES
-from prefixcache.index.tree import children_of, nodes, runs_to
+from prefixcache.index.tree import anchor_of, children_of, nodes, runs_to
 from prefixcache.index.windows import Windows
 from prefixcache.types import PoolCounts, Span
 
@@ -146,11 +146,7 @@ def _check_lease(lease: Lease) -> None:
     _require(ordered, f"{name}: {lease.n_stored} stored, {lease.n_needed}, {lease.n_blocks}")
     _check_runs(lease.own, lease.n_blocks - lease.n_stored, name)
     _check_runs(runs_to(lease.node), lease.n_stored, f"the path of {name}")
-    above = lease.node
-    while not isinstance(above, Anchor):
-        assert above.parent is not None
-        above = above.parent
-    _require(above is lease.anchor, f"{name} is anchored elsewhere than its path")
+    _require(anchor_of(lease.node) is lease.anchor, f"{name} is anchored elsewhere than its path")
 
 
 def _check_windows(

@@ -236,6 +236,15 @@ def unpinned_leaves(anchor: Anchor) -> Iterator[Node]:
             yield node
 
 
+def anchor_of(node: Node) -> Anchor:
+    """Return the root or mount that a node in a tree is below. Cost: the nodes of its path."""
+    above = node
+    while not isinstance(above, Anchor):
+        assert above.parent is not None
+        above = above.parent
+    return above
+
+
 def nodes(anchor: Anchor) -> Iterator[Node]:
     """Yield `anchor` and every node below it, parents before children."""
     stack: list[Node] = [anchor]

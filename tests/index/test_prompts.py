@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from prefixcache.index import Miss, MissReason, PrefixCache, Quota, Scope, pack
+from prefixcache.index import SYSTEM_TENANT, Miss, MissReason, PrefixCache, Quota, Scope, pack
 from tests.index.published import T, U, publish, read
 from tests.index.small import found
 
@@ -131,3 +131,17 @@ def test_a_request_behind_a_prompt_ends_after_its_tenant_was_invalidated() -> No
         cache.check()
     assert cache.counts().cached == 1
     assert cache.stats().lookups == before + 2
+
+
+@pytest.mark.parametrize("scope", [Scope.tenant(SYSTEM_TENANT), Scope.model("default")])
+def test_published_blocks_in_use_go_when_their_tree_was_invalidated(scope: Scope) -> None:
+    """They are nobody's when the last request that passes through them ends."""
+    cache = cache_of()
+    publish(cache, 1, 2, 3, 4, 5)
+    leases = [cache.acquire(name, pack([1, 2, 3, 4, 5, 6])) for name in (T, T, U)]
+    cache.invalidate(scope)
+    cache.reclaim()
+    for lease in leases:
+        cache.release(lease)
+        cache.check()
+    assert cache.counts().free == 24
