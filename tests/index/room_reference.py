@@ -25,8 +25,10 @@ class Outlook:
 class Room:
     """All can have their reserves at the same time, and nobody more than its maximum."""
 
-    def __init__(self, cache: PrefixCache, pool_blocks: int, block_tokens: int) -> None:
-        self._cache, self._pool_blocks, self._block_tokens = cache, pool_blocks, block_tokens
+    def __init__(self, cache: PrefixCache, pools: Sequence[int], block_tokens: int) -> None:
+        self._cache, self._block_tokens = cache, block_tokens
+        self._pool_blocks = min(pools)
+        self._smallest = pools.index(self._pool_blocks)
 
     @property
     def n_held(self) -> int:
@@ -98,7 +100,7 @@ class Room:
                     stale += node.n_blocks
                 elif not node.pins and not node.retained:
                     listed[tree.namespace.tenant] += node.n_blocks
-        given = self._cache.counts().free + stale
+        given = self._cache.counts(self._smallest).free + stale
         for other in TENANTS:
             stats = self._cache.tenant_stats(other)
             excess = stats.cached_blocks + stats.held_blocks - stats.reserved_blocks

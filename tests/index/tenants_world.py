@@ -87,7 +87,7 @@ class TenantsWorld(RuleBasedStateMachine):
         self.bumps: Counter[Scope] = Counter()
         self.retained: dict[tuple[Namespace, Ids], float] = {}  # until when
         self.reference = TenantsReference(self.block, token_exact=self.token_exact)
-        self.room = Room(self.cache, min(self.pool_blocks), self.block)
+        self.room = Room(self.cache, self.pool_blocks, self.block)
 
     def start(
         self,
