@@ -69,7 +69,7 @@ class Room:
             n_asked: how many its request takes in all. What it has and takes within its reserve
                 is at nobody's cost but the others', their retained prefixes included.
         """
-self._retentions.expire(now)
+        self._retentions.expire(now)
         freed = self._evict(n_blocks, now, asking, n_asked)
         if freed < n_blocks and asking is not None:
             freed += self._take_slack(None, n_blocks - freed)
