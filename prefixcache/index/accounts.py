@@ -256,15 +256,10 @@ class Accounts:
         own = account.max_blocks - account.n_held + account.n_slack - own_path
         return min(shared - kept_for_others, own)
 
-    def most_blocks(self, account: Account, n_published: int = 0) -> int:
-        """Return what one request of the account could have if nothing else ran. O(1).
-
-        `n_published` blocks of it are the system's, and within its reserve if it has one.
-        """
+    def most_blocks(self, account: Account) -> int:
+        """Return what one request of the account could have if nothing else ran. O(1)."""
         others = self._reserves.n_reserved - account.reserved_blocks
-        if n_published:
-            others -= min(n_published, self.of(SYSTEM_TENANT).reserved_blocks)
-        return min(self._pools.n_blocks - others, account.max_blocks + n_published)
+        return min(self._pools.n_blocks - others, account.max_blocks)
 
     def may_grow_ahead(self, account: Account, n_blocks: int) -> bool:
         """Return whether a request may take blocks that it does not need yet. O(1).

@@ -159,14 +159,14 @@ class Admission:
             lease.prompt = tokens if isinstance(tokens, bytes) else bytes(tokens)
         return lease
 
-    def blocks_for(self, length: int, account: Account, n_published: int = 0) -> int:
-        """Return how many blocks so many tokens take, `n_published` of them the system's.
+    def blocks_for(self, length: int, account: Account) -> int:
+        """Return how many blocks so many tokens take.
 
         Raises:
-            RequestTooLargeError: the account's requests can never have as many.
+            RequestTooLargeError: no request of the account can have as many, published ones included.
         """
         n_blocks = -(-length // self._block_tokens)
-        most = self._accounts.most_blocks(account, n_published)
+        most = self._accounts.most_blocks(account)
         if n_blocks > most:
             raise RequestTooLargeError(n_blocks, most, self._block_tokens)
         return n_blocks
@@ -214,8 +214,7 @@ class Admission:
         n_missing = -(-n_room // self._block_tokens) - match.n_blocks
         is_easy = self._accounts.has_room(root.account, n_missing)
         if not is_easy:
-            n_published = 0 if passage is None else passage.through.n_blocks
-            self.blocks_for(n_room, root.account, n_published)
+            self.blocks_for(n_room, root.account)
             match = self._affordable(root, match, passage, n_missing)
         anchor, node = self._enter(root, match, passage, now)
         self._keeper.pin(node)
