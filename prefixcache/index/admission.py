@@ -163,7 +163,7 @@ class Admission:
         """Return how many blocks so many tokens take.
 
         Raises:
-            RequestTooLargeError: no request of the account can have as many, published ones included.
+            RequestTooLargeError: no request of the account can have as many.
         """
         n_blocks = -(-length // self._block_tokens)
         most = self._accounts.most_blocks(account)

@@ -130,7 +130,8 @@ def _check_mount(mount: Mount, anchors: set[Anchor]) -> None:
     root = mount.parent
     _require(root in anchors, f"{name} is below no root")
     assert isinstance(root, Root)
-    known = root.mounts.get(mount.published, {}).get(mount.end_block)
+    key = mount.published, mount.system_root
+    known = root.mounts.get(key, {}).get(mount.end_block)
     _require(known is mount, f"{name} is not known to its root")
     _require(
         (mount.source is not None) == (mount.pins > 0), f"{name} and its source differ in pins"

@@ -54,7 +54,12 @@ class Forest:
             return anchor.checked_epoch == self.epoch or self.is_current(anchor)
         assert isinstance(anchor, Mount)
         root = anchor.parent
-        return anchor.published.is_live and isinstance(root, Root) and self.is_current(root)
+        return (
+            anchor.published.is_live
+            and isinstance(root, Root)
+            and self.is_current(root)
+            and self.is_current(anchor.system_root)
+        )
 
     @property
     def n_trees(self) -> int:
@@ -86,7 +91,7 @@ class Forest:
             return known
         account = self._accounts.of(namespace.tenant)
         root = self._new_root(namespace, now, account)
-        self._enter(root, scopes_of(namespace))
+        self._enter(root, _scopes_of(root))
         if root.previous is not None:
             root.previous.previous = None
         self._roots[namespace] = root
@@ -94,11 +99,12 @@ class Forest:
 
     def mount(self, root: Root, published: Published, n_blocks: int, now: float) -> Mount:
         """Return where `root` passes through the first blocks of a prompt; make it if need be."""
-        mounts = root.mounts.setdefault(published, {})
+        system_root = self._roots[published.namespace]
+        mounts = root.mounts.setdefault((published, system_root), {})
         known = mounts.get(n_blocks)
         if known is None:
-            known = mounts[n_blocks] = Mount(root, published, n_blocks, now)
-            self._enter(known, (published,))
+            known = mounts[n_blocks] = Mount(root, published, system_root, n_blocks, now)
+            self._enter(known, _scopes_of(known))
         return known
 
     def drop(self, anchor: Anchor) -> None:
@@ -107,13 +113,13 @@ class Forest:
             return
         for members in (*anchor.memberships, self._all):
             members.pop(anchor, None)
+        for scope in _scopes_of(anchor):
+            if not self._by_scope.get(scope, True):
+                del self._by_scope[scope]
         if isinstance(anchor, Mount):
             self._drop_mount(anchor)
         elif isinstance(anchor, Root):
             anchor.account.tally.merge(anchor.tally)
-            for scope in scopes_of(anchor.namespace):
-                if not self._by_scope.get(scope, True):
-                    del self._by_scope[scope]
             if self._roots.get(anchor.namespace) is anchor:
                 del self._roots[anchor.namespace]
 
@@ -159,12 +165,10 @@ class Forest:
     def _drop_mount(self, mount: Mount) -> None:
         root = mount.parent
         assert isinstance(root, Root)
-        mounts = root.mounts[mount.published]
-        del mounts[mount.end_block]
-        if not mounts:
-            del root.mounts[mount.published]
-        if not self._by_scope.get(mount.published, True):
-            del self._by_scope[mount.published]
+        key = mount.published, mount.system_root
+        del root.mounts[key][mount.end_block]
+        if not root.mounts[key]:
+            del root.mounts[key]
         mount.parent = None
 
     def _bury(self, scope: Scope | Published) -> None:
@@ -181,6 +185,14 @@ class Forest:
             return iter(())
         anchor, _ = members.popitem()
         return _leaves(anchor)
+
+
+def _scopes_of(anchor: Anchor) -> tuple[Scope | Published, ...]:
+    """Return what makes a root or mount stale; a mount depends on the system's tree as well."""
+    if isinstance(anchor, Mount):
+        return anchor.published, *scopes_of(anchor.published.namespace)
+    assert isinstance(anchor, Root)
+    return scopes_of(anchor.namespace)
 
 
 def _leaves(anchor: Anchor) -> Iterator[Node]:

@@ -101,7 +101,8 @@ class Root(Anchor):
         self.namespace = namespace
         self.generations = generations
         self.checked_epoch = epoch  # the last at which nothing of it had been invalidated
-        self.mounts: dict[Published, dict[int, Mount]] = {}  # by blocks passed through
+        # by prompt and the system's tree that it was read in, then by blocks passed through
+        self.mounts: dict[tuple[Published, Root], dict[int, Mount]] = {}
         self.previous: Root | None = None  # of the same namespace, out of date
         self.tally = Tally()
 
@@ -113,10 +114,13 @@ class Mount(Anchor):
     pinned, while the mount is.
     """
 
-    __slots__ = ("published", "source")
+    __slots__ = ("published", "source", "system_root")
 
-    def __init__(self, root: Root, published: Published, n_blocks: int, now: float) -> None:
+    def __init__(
+        self, root: Root, published: Published, system_root: Root, n_blocks: int, now: float
+    ) -> None:
         super().__init__(root.account, root.runs, n_blocks, now)
         self.parent = root
         self.published = published
+        self.system_root = system_root  # of the tree that the blocks before it are in
         self.source: Node | None = None

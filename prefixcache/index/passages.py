@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from prefixcache.index.nodes import Anchor, Mount, Node, Root
+from prefixcache.index.nodes import Anchor, Node, Root
 from prefixcache.index.publisher import Passage
-from prefixcache.index.tree import Match
+from prefixcache.index.tree import Match, anchor_of
 from prefixcache.index.windows import Step
 
 
@@ -28,7 +28,9 @@ def cut_match(
     if passage.mount is not None and n_blocks > through.n_blocks:
         return _cut(match.node, n_blocks), passage
     shorter = _cut(through.node, n_blocks)
-    mount: Mount | None = root.mounts.get(passage.published, {}).get(n_blocks)
+    system_root = anchor_of(shorter.node)
+    assert isinstance(system_root, Root)
+    mount = root.mounts.get((passage.published, system_root), {}).get(n_blocks)
     at_mount = shorter if mount is None else Match(mount, n_blocks, 0)
     return at_mount, Passage(passage.published, shorter, mount)
 

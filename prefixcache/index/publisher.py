@@ -125,7 +125,8 @@ class Publisher:
             through = self._find(root, tokens, 0, n_alike)
             if not through.n_blocks:
                 continue
-            mounts = {} if tenant_root is None else tenant_root.mounts.get(published, {})
+            key = published, root
+            mounts = {} if tenant_root is None else tenant_root.mounts.get(key, {})
             for match, passage in self._ways(root, through, published, mounts, tokens, end):
                 if self._tokens_of(match) >= most + (best[1] is not None):
                     best, most = (match, passage), self._tokens_of(match)

@@ -108,8 +108,9 @@ class TenantsReference:
         for trees in (self.own, self.system, self.certain):
             for namespace in [name for name in trees if is_in(name, scope)]:
                 del trees[namespace]
-        for key in [key for key in self.mounted if is_in(key[0], scope)]:
-            del self.mounted[key]
+        for key in list(self.mounted):
+            if is_in(key[0], scope) or is_in(system_of(key[0]), scope):
+                del self.mounted[key]
         self.finished -= {p for p in self.finished if is_in(p.namespace, scope)}
 
     def _found(self, namespace: Namespace, ids: Ids, system: dict[Namespace, set[Ids]]) -> int:

@@ -145,3 +145,23 @@ def test_published_blocks_in_use_go_when_their_tree_was_invalidated(scope: Scope
         cache.release(lease)
         cache.check()
     assert cache.counts().free == 24
+
+
+def test_what_hangs_from_an_invalidated_prompt_goes_with_it() -> None:
+    """KV that was computed after the system's old blocks is not found behind its new ones."""
+    cache = cache_of()
+    published = publish(cache, 1, 2, 3, 4)
+    ids = [1, 2, 3, 4, 5, 6]
+    done = cache.acquire(T, pack(ids))
+    cache.commit(done, pack(ids))
+    cache.release(done)
+    running = cache.acquire(T, pack([*ids, 7, 8, 9]))
+    cache.invalidate(Scope.tenant(SYSTEM_TENANT))
+    cache.commit(running, pack([*ids, 7, 8, 9]))
+    cache.check()
+    read(cache, published)
+    assert found(cache, *ids, 7, 8, 9, namespace=T) == 4
+    cache.release(running)
+    cache.reclaim()
+    cache.check()
+    assert cache.counts().cached == 2

@@ -219,7 +219,7 @@ class TenantsMachine(TenantsWorld):
             if is_in(namespace, scope):
                 request.stores = request.is_found = False
             if is_in(system_of(namespace), scope) and request.mount is not None:
-                request.is_found = False
+                request.stores = request.is_found = False
         gone = [key for key in self.retained if is_in(key[0], scope)]
         for key in gone:
             del self.retained[key]
