@@ -35,10 +35,10 @@ class BlockPool:
     @property
     def longest_free_run(self) -> int:
         """The most consecutive free blocks. Cost: the extents of at least half that length."""
-        rest = self.n_blocks - self._rest
-        if not self._sizes:
+        rest, sizes = self.n_blocks - self._rest, self._sizes
+        if not sizes:
             return rest
-        longest = list(self._firsts_of[self._sizes.bit_length() - 1])  # also for other threads
+        longest = list(self._firsts_of[sizes.bit_length() - 1])  # also for other threads
         return max([rest, *[self._length_from.get(first, 0) for first in longest]])
 
     def allocate(self, n_blocks: int, after: Runs = ()) -> Runs:
