@@ -1,0 +1,172 @@
+"""News of what is stored and what has gone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import NamedTuple
+
+import pytest
+
+from prefixcache.index import BlockEvent, Namespace, PrefixCache, Published, Scope, pack, unpack
+from tests.index.published import T, U, publish
+from tests.index.small import hold, keep
+
+
+class Seen(NamedTuple):
+    kind: str
+    tenant: str
+    start_block: int
+    ids: tuple[int, ...]
+    parent: bytes
+    keys: tuple[bytes, ...]
+
+
+class Listener:
+    """Writes down what it is told."""
+
+    def __init__(self) -> None:
+        self.seen: list[Seen] = []
+        self.cleared_scopes: list[Scope | Published] = []
+
+    def stored(self, event: BlockEvent) -> None:
+        self.seen.append(_seen("stored", event))
+
+    def removed(self, event: BlockEvent) -> None:
+        self.seen.append(_seen("removed", event))
+
+    def cleared(self, scope: Scope | Published) -> None:
+        self.cleared_scopes.append(scope)
+
+    def keys(self, kind: str) -> list[bytes]:
+        return [key for seen in self.seen if seen.kind == kind for key in seen.keys]
+
+
+def _seen(kind: str, event: BlockEvent) -> Seen:
+    ids = tuple(unpack(event.token_ids))
+    assert event.n_blocks == len(event.keys())
+    return Seen(kind, event.tenant, event.start_block, ids, event.parent_key(), event.keys())
+
+
+def cache_of(n_blocks: int = 24) -> tuple[PrefixCache, Listener]:
+    cache = PrefixCache(pool_blocks=[n_blocks], block_size_tokens=2, growth_blocks=0)
+    listener = Listener()
+    cache.subscribe(listener)
+    return cache, listener
+
+
+def test_each_block_is_told_of_once_when_it_comes_and_once_when_it_goes() -> None:
+    """However the tree was split, merged and trimmed in between."""
+    cache, listener = cache_of()
+    lease = cache.acquire(T, pack(range(8)))
+    for n in (2, 5, 8):
+        cache.commit(lease, pack(range(n)))
+    keep(cache, 0, 1, 2, 3, 9, 9, namespace=T)
+    twin = hold(cache, *range(8), namespace=T)
+    cache.release(lease)
+    cache.release(twin)
+    stored = listener.keys("stored")
+    assert len(stored) == len(set(stored)) == 5
+    assert cache.evict(1) == 1
+    assert cache.evict(9) == 4
+    assert sorted(listener.keys("removed")) == sorted(stored)
+    assert {seen.tenant for seen in listener.seen} == {"t"}
+
+
+def test_a_key_names_a_block_and_all_that_comes_before_it() -> None:
+    """Its parent's key is that of the block before it, whoever stored that and when."""
+    cache, listener = cache_of()
+    keep(cache, 1, 2, 3, 4, 5, 6, namespace=T)
+    keep(cache, 1, 2, 3, 4, 7, 8, 9, 9, namespace=T)
+    keep(cache, 1, 2, 7, 8, namespace=T)
+    first, second, third = listener.seen
+    assert (first.start_block, second.start_block, third.start_block) == (0, 2, 1)
+    assert (first.ids, second.ids, third.ids) == ((1, 2, 3, 4, 5, 6), (7, 8, 9, 9), (7, 8))
+    assert (second.parent, third.parent) == (first.keys[1], first.keys[0])
+    assert len({*first.keys, *second.keys, *third.keys}) == 6
+    assert all(len(key) == 16 for key in first.keys)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [U, Namespace(tenant="t", salt="s"), Namespace(tenant="t", adapter="s"), Namespace(model="t")],
+)
+def test_keys_of_equal_tokens_differ_between_namespaces(other: Namespace) -> None:
+    """What may not be shared has no key in common."""
+    cache, listener = cache_of()
+    for name in (T, other):
+        keep(cache, 1, 2, 3, 4, namespace=name)
+    assert len(set(listener.keys("stored"))) == 4
+
+
+def test_keys_of_equal_tokens_differ_between_generations() -> None:
+    """An index elsewhere does not take new blocks for those that were invalidated."""
+    cache, listener = cache_of()
+    keep(cache, 1, 2, 3, 4, namespace=T)
+    cache.invalidate(Scope.tenant("t"))
+    assert listener.cleared_scopes == [Scope.tenant("t")]
+    keep(cache, 1, 2, 3, 4, namespace=T)
+    stored = listener.keys("stored")
+    assert len(set(stored)) == 4
+    cache.reclaim()
+    assert sorted(listener.keys("removed")) == sorted(stored[:2])
+
+
+def test_a_retired_prompt_is_cleared_and_all_its_blocks_are_removed() -> None:
+    """Those that hung from it too, half a block at its end included."""
+    cache, listener = cache_of()
+    published = publish(cache, 1, 2, 3, 4, 5)
+    keep(cache, 1, 2, 3, 4, 5, 6, 7, 8, namespace=T)
+    stored = listener.keys("stored")
+    assert len(set(stored)) == len(stored) == 5
+    cache.prompts.retire(published)
+    cache.reclaim()
+    assert listener.cleared_scopes == [published]
+    assert sorted(listener.keys("removed")) == sorted(stored)
+
+
+def test_who_does_not_listen_costs_and_hears_nothing() -> None:
+    """No key is computed before somebody listens; who stops hears no more."""
+    cache, listener = cache_of()
+    cache.unsubscribe(listener)
+    cache.unsubscribe(listener)
+    lease = hold(cache, 1, 2, 3, 4, namespace=T)
+    assert lease.node.digest is None
+    assert lease.root.digest is None
+    cache.release(lease)
+    cache.evict(9)
+    assert listener.seen == []
+    again = Listener()
+    cache.subscribe(again)
+    keep(cache, 1, 2, namespace=T)
+    assert [seen.kind for seen in again.seen] == ["stored"]
+
+
+_SCRIPT = """
+from prefixcache.index import Namespace, PrefixCache, pack
+class Listener:
+    def stored(self, event): print(event.parent_key().hex(), *[key.hex() for key in event.keys()])
+    def removed(self, event): pass
+    def cleared(self, scope): pass
+cache = PrefixCache(pool_blocks=[9], block_size_tokens=2)
+cache.subscribe(Listener())
+lease = cache.acquire(Namespace(tenant="t", salt="s"), pack(range(6)))
+cache.commit(lease, pack(range(6)))
+"""
+
+
+def test_every_process_computes_the_same_keys() -> None:
+    """Whatever its hash seed."""
+    outputs = {
+        subprocess.run(
+            [sys.executable, "-c", _SCRIPT],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            check=True,
+            capture_output=True,
+            timeout=60,
+        ).stdout
+        for seed in ("0", "1", "12345")
+    }
+    assert len(outputs) == 1
+    assert len(outputs.pop().split()) == 4
