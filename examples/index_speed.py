@@ -112,7 +112,7 @@ def amount(value: float) -> str:
 
 
 def place(result: Result) -> str:
-    """Return what a measurement ran on and its command."""
+    """Return what a measurement ran on."""
     machine = result["machine"]
     versions = ", ".join(
         f"{name} {version}" for name, version in result.get("versions", {}).items()

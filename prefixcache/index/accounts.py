@@ -21,7 +21,7 @@ SYSTEM_TENANT = "(system)"  # owns the published prompts
 class Quota:
     """How many blocks a tenant owns at least and at most, its cached and its running ones together.
 
-    Blocks are positions: those of the first layer group.
+    Counted in positions, each of which takes a block in every layer group without a window.
     """
 
     reserved_blocks: int = 0  # never given up, nor kept back by running requests, for others
@@ -71,7 +71,7 @@ class Account:
         self.is_touched = False  # has more to give than the order of givers knows
         self.tally = Tally()  # of its trees that are gone; the others have their own
         self.evicted_blocks = 0  # given up by its policy's choice
-        self.place = 0  # the serial of its present entry in that order
+        self.place = 0  # the serial of its entry that counts in the order of givers
 
     @property
     def n_used(self) -> int:
@@ -97,7 +97,7 @@ class Account:
         self._reserves.changed[self] = None
 
     def pin(self, n_blocks: int) -> None:
-        """Its cached blocks are a running request's now."""
+        """Count cached blocks of its as held: a running request uses them now."""
         self.n_cached -= n_blocks
         self.n_held += n_blocks
         pools = self._pools
@@ -107,7 +107,7 @@ class Account:
             self._reserves.changed[self] = None
 
     def unpin(self, n_blocks: int) -> None:
-        """Nobody runs on these blocks of its any more; they stay cached."""
+        """Count held blocks of its as cached: no running request uses them any more."""
         self.n_cached += n_blocks
         self.n_held -= n_blocks
         pools = self._pools
@@ -245,7 +245,7 @@ class Accounts:
         """Return how many blocks the account's requests can have beyond what they asked for. O(1).
 
         Args:
-            own_path, system_path: cached blocks of its own and of published prompts that are about
+            own_path, system_path: cached blocks, its own and published prompts', that are about
                 to be pinned.
         """
         reserves = self._reserves

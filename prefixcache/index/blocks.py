@@ -47,7 +47,7 @@ class BlockPool:
         Args:
             after: what the caller has. Where the blocks after its last one are free they come
                 first, so that the run grows; then an extent that holds all the rest and is little
-                longer, if there is one; then the longest ones.
+                longer, if there is one; then long ones.
 
         Cost: O(1) per run, besides marking each block.
         """

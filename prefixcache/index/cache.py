@@ -51,8 +51,9 @@ class PrefixCache:
     `copies` is what lies in a lower tier.
 
     Calls are made one at a time, from whichever thread; `counts`, `longest_free_run` and `stats`
-    may be called from any thread at any moment. No call waits for anything but the hooks, and a
-    hook may not call back. Who owns a block when: prefixcache/design/0001-block-ownership.md.
+    may be called from any thread at any moment. No call waits for anything but the hooks
+    (`copy_block`, the lower tier, observers), which may not call back. Who owns a block when:
+    prefixcache/design/0001-block-ownership.md.
     """
 
     def __init__(
@@ -126,7 +127,7 @@ class PrefixCache:
         """Return how many leading tokens a request could reuse now. Changes nothing.
 
         Under pressure `acquire` may reuse less: it does without a copy that there is no room for.
-        Cost: one comparison of memory over what matches; per node one hash of a block.
+        Cost: one comparison of memory over what matches, and a hash or two per node.
         """
         root = self._forest.root_to_look_in(namespace)
         match, _ = self._admission.find(root, tokens, n_tokens(tokens) - 1)
@@ -165,6 +166,7 @@ class PrefixCache:
             RequestTooLargeError: it cannot fit even when nothing else runs.
             PoolExhaustedError: it does not fit now. Nothing is taken or touched.
             TokenIdError: `tokens` ends in half a token.
+            ConfigError: the tenant is the one that owns the published prompts.
 
         Cost: the match, the nodes on its path, and O(log n) per node given up.
         """
@@ -233,6 +235,7 @@ class PrefixCache:
 
         Raises:
             LeaseError: it was released, or `tokens` is more than it has room for.
+            TokenIdError: `tokens` ends in half a token.
 
         Cost: the blocks that are new, for the walk starts at the lease's own node.
         """
@@ -279,8 +282,8 @@ class PrefixCache:
 
         They outlast all traffic that can do without their blocks, but no request is refused for
         them. Only stored whole blocks are kept; what belongs to a published prompt is kept
-        by the system, and what was invalidated is not kept. Beyond the tenant's budget, what is of
-        the lowest priority makes place, and of that what would end first.
+        by the system, and what was invalidated is not kept. Beyond the tenant's budget, what has
+        the lowest priority gives way, and of that what would end first.
 
         Raises:
             LeaseError: the lease was released.
@@ -349,7 +352,7 @@ class PrefixCache:
         return self._core.windows.counts(index) if is_window else self._pools.counts(index)
 
     def longest_free_run(self, group: int = 0) -> int:
-        """Return the most consecutive free blocks of one layer group. O(1)."""
+        """Return the most consecutive free blocks of one layer group. Cost: its longest runs."""
         is_window, index = self._core.places[group]
         pools = self._core.windows.pools if is_window else self._pools.pools
         return pools[index].longest_free_run

@@ -25,7 +25,7 @@ from prefixcache.index.windows import Windows
 
 
 class Core:
-    """What `PrefixCache` and its parts for prompts and twins work on. Arguments as there."""
+    """What `PrefixCache` and its parts for prompts, twins and copies share. Arguments as there."""
 
     def __init__(
         self,

@@ -31,7 +31,7 @@ class Lease:
     that `acquire` or `extend` was asked for stay, until `commit` exchanges them for equal ones.
 
     For its holder are `id`, `namespace`, `generations`, `cached_tokens`, `miss`, `priority`,
-    `is_live`, `capacity_tokens` and `spans`. The rest is the cache's.
+    `is_live`, `capacity_tokens`, `spans` and `first_block`. The rest is the cache's.
     """
 
     __slots__ = (

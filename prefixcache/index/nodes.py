@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import NamedTuple
 
 from prefixcache.index.accounts import Account
@@ -17,7 +18,7 @@ from prefixcache.index.window_hold import WindowHold
 class Copy(NamedTuple):
     """Where the KV of a node lies besides the device."""
 
-    handle: object  # the hook's own name for it
+    handle: Hashable  # the lower tier's own name for it
     first_block: int  # where the node's part of it begins: a node that is split shares its copy
 
 
@@ -65,7 +66,7 @@ class Node(Entry):
         self.edge = edge
         self.runs = runs  # each group's empty while its KV is not on the device
         self.parent: Node | None = None  # None: a root, or cut off from its tree
-        self.children: Children[Node] | None = None  # by first block; None: there are none
+        self.children: Children[Node] | None = None  # None: there are none
         self.pins = self.keeps = 0
         self.copy: Copy | None = None
         self.digest: bytes | None = None  # of its last block, once somebody asked for it

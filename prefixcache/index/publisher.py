@@ -102,9 +102,9 @@ class Publisher:
         return None if match.node.children is None else match.node.children.get(tail)
 
     def paths(self, namespace: Namespace, tokens: Packed, end: int) -> Iterator[tuple[Match, int]]:
-        """Yield how far the prompt follows each published one that it may use, and could follow it.
+        """Yield for each published prompt that may be used how far `tokens` follow it.
 
-        That is a match in the system's tree, and a number of tokens.
+        That is the match in the system's tree now, and how many tokens it will be once all is read.
         """
         for root, _, n_alike in self._alike(namespace, tokens, end):
             yield self._find(root, tokens, 0, n_alike), n_alike

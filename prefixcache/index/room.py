@@ -62,7 +62,7 @@ class Room:
         lease.n_needed = lease.n_blocks = lease.n_blocks + n_blocks
 
     def make(self, n_blocks: int, now: float, *, asking: Account | None, n_asked: int = 0) -> int:
-        """Free at most `n_blocks` blocks and return how many it were.
+        """Free at most `n_blocks` blocks and return how many were freed.
 
         Args:
             asking: whose request needs them; None: they are wanted free, and no reserve is spared.

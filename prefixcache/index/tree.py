@@ -58,7 +58,8 @@ def find(
         token_exact: look also for the block that shares most of the tokens after the last whole
             block that matches.
 
-    Cost: one comparison of memory over what matches; per node one hash of a block.
+    Cost: one comparison of memory over what matches; per node one hash of a token, and one of a
+    block where other children begin with the same token.
     """
     node, at, end_bytes = start, start_block * block_bytes, end * TOKEN_BYTES
     has_at = tokens.startswith if isinstance(tokens, bytes) else partial(_has_at, tokens)
