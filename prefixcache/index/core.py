@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from prefixcache.errors import ConfigError
 from prefixcache.index.accounts import SYSTEM_TENANT, Accounts, Quota
 from prefixcache.index.admission import Admission, BlockCopy
 from prefixcache.index.committer import Committer
@@ -42,6 +43,9 @@ class Core:
         lower_tier: LowerTier | None,
     ) -> None:
         self.block_bytes = block_tokens * TOKEN_BYTES
+        if len(windows) != len(pool_blocks):
+            reason = f"must have one entry for each of the {len(pool_blocks)} layer groups"
+            raise ConfigError("windows", windows, reason)
         sized = list(zip(pool_blocks, windows, strict=True))
         self.pools = GroupPools([n_blocks for n_blocks, window in sized if window is None])
         self.windows = Windows(

@@ -19,7 +19,7 @@ class GroupPools:
 
     def __init__(self, pool_blocks: Sequence[int]) -> None:
         if not pool_blocks:
-            raise ConfigError("pool_blocks", pool_blocks, "needs a layer group without a window")
+            raise ConfigError("pool_blocks", pool_blocks, "one layer group must have no window")
         self.pools = tuple(BlockPool(n_blocks) for n_blocks in pool_blocks)
         self.n_blocks = min(pool_blocks)  # the most that one request can have
         self.no_runs: GroupRuns = ((),) * len(self.pools)

@@ -97,10 +97,17 @@ def test_a_window_group_without_room_says_so() -> None:
     cache.check()
 
 
-@pytest.mark.parametrize("windows", [[None, 0], [4, 4], [None]])
-def test_windows_that_cannot_be_are_refused(windows: list[int | None]) -> None:
+@pytest.mark.parametrize(
+    ("windows", "reason"),
+    [
+        ([None, 0], "at least one token"),
+        ([4, 4], "one layer group must have no window"),
+        ([None], "each of the 2 layer groups"),
+    ],
+)
+def test_windows_that_cannot_be_are_refused(windows: list[int | None], reason: str) -> None:
     """A window has a token, one group keeps everything, and each group has an entry."""
-    with pytest.raises((ConfigError, ValueError)):
+    with pytest.raises(ConfigError, match=reason):
         PrefixCache(pool_blocks=[8, 8], windows=windows)
 
 
