@@ -83,6 +83,17 @@ class LeaseError(CacheError):
         return f"lease {self.lease_id}: {self.reason}"
 
 
+class PromptRetiredError(CacheError):
+    """A version of a published prompt is shared no more."""
+
+    def __init__(self, name: str, version: int) -> None:
+        super().__init__(name, version)
+        self.name, self.version = name, version
+
+    def __str__(self) -> str:
+        return f"version {self.version} of prompt {self.name!r} was retired; publish it again"
+
+
 class BooksError(CacheError):
     """`check()` found that the index's counts do not agree. Always a bug of ours."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import inf
 
-from prefixcache.errors import ConfigError, LeaseError
+from prefixcache.errors import ConfigError, PromptRetiredError
 from prefixcache.index.core import Core
 from prefixcache.index.lease import Lease
 from prefixcache.index.namespaces import Namespace
@@ -63,13 +63,20 @@ class PublishedPrompts:
         Committing all of its tokens makes it matchable for its tenants, and retains it.
 
         Raises:
-            LeaseError: it was retired.
+            PromptRetiredError: it was retired.
             RequestTooLargeError, PoolExhaustedError: as for any request; the quota is the system's.
         """
         if not published.is_live:
-            raise LeaseError(-1, f"version {published.version} of {published.name!r} was retired")
-        namespace, now = published.namespace, self._clock()
-        lease = self._admission.acquire(namespace, published.tokens, 0, now, True, True, priority)
+            raise PromptRetiredError(published.name, published.version)
+        lease = self._admission.acquire(
+            published.namespace,
+            published.tokens,
+            room_tokens=0,
+            now=self._clock(),
+            read=True,
+            store=True,
+            priority=priority,
+        )
         lease.published = published
         return lease
 

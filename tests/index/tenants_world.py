@@ -10,7 +10,7 @@ from typing import ClassVar
 import pytest
 from hypothesis.stateful import RuleBasedStateMachine, invariant
 
-from prefixcache.errors import LeaseError, PoolExhaustedError, RequestTooLargeError
+from prefixcache.errors import PoolExhaustedError, PromptRetiredError, RequestTooLargeError
 from prefixcache.index import (
     Generations,
     Lease,
@@ -156,7 +156,7 @@ class TenantsWorld(RuleBasedStateMachine):
         """Have the system read a prompt."""
         ids = self.reference.prompts.get(published)
         if ids is None:
-            with pytest.raises(LeaseError):
+            with pytest.raises(PromptRetiredError):
                 self.cache.prompts.acquire(published)
             return None
         most = self.reference.most_of_system(published.namespace, ids)

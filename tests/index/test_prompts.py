@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pytest
 
+from prefixcache.errors import PromptRetiredError
 from prefixcache.index import SYSTEM_TENANT, Miss, MissReason, PrefixCache, Quota, Scope, pack
 from tests.index.published import T, U, publish, read
 from tests.index.small import found
@@ -165,3 +166,14 @@ def test_what_hangs_from_an_invalidated_prompt_goes_with_it() -> None:
     cache.reclaim()
     cache.check()
     assert cache.counts().cached == 2
+
+
+def test_a_retired_version_cannot_be_read() -> None:
+    """The error names it; retiring it again is harmless, and the next version is another."""
+    cache = cache_of()
+    first = publish(cache, 1, 2)
+    cache.prompts.retire(first)
+    cache.prompts.retire(first)
+    with pytest.raises(PromptRetiredError, match="version 1 of prompt 'p'"):
+        cache.prompts.acquire(first)
+    assert publish(cache, 1, 2).version == 2
