@@ -40,6 +40,15 @@ class Visit(NamedTuple):
         return self.acquire + self.commit + self.release
 
 
+class Look(NamedTuple):
+    """A prompt that is packed, looked up and compared: seconds of each, and the tokens it found."""
+
+    pack: float
+    match: float
+    compare: float
+    matched_tokens: int
+
+
 class Eviction(NamedTuple):
     """One call of `evict`: seconds, and the blocks it gave up."""
 
@@ -79,32 +88,20 @@ def measure_long(workload: LongPrompt, clock: Clock) -> Row:
     """
     ids, stored = unpack(workload.prompt()), workload.prompt()
     cache = PrefixCache(pool_blocks=[workload.pool_blocks])
-    first = _visit(cache, stored, clock)
-    packing, comparing, matching, visits = [], [], [], []
+    insert = _visit(cache, stored, clock).commit
+    looks, visits = [], []
     for _ in range(_LOOKUPS):
-        times = [clock()]
-        packed = pack(ids)
-        times.append(clock())
-        n_matched = cache.match_length(_NAMESPACE, packed)
-        times.append(clock())
-        assert packed.startswith(stored)
-        times.append(clock())
-        packing.append(times[1] - times[0])
-        matching.append(times[2] - times[1])
-        comparing.append(times[3] - times[2])
+        looks.append(_look(cache, ids, stored, clock))
         visits.append(_visit(cache, pack(ids), clock))
-    compare = statistics.median(comparing)
-    match = statistics.median(matching)
-    acquire, reinsert, release = (
-        statistics.median(times) for times in list(zip(*visits, strict=True))[:3]
-    )
+    packing, match, compare, n_matched = map(statistics.median, zip(*looks, strict=True))
+    acquire, reinsert, release, _, _ = map(statistics.median, zip(*visits, strict=True))
     return Row(
         "B",
         {
             "prompt_tokens": len(ids),
             "matched_tokens": n_matched,
-            "pack_us": statistics.median(packing) * _MICRO,
-            "insert_us": first.commit * _MICRO,
+            "pack_us": packing * _MICRO,
+            "insert_us": insert * _MICRO,
             "compare_us": compare * _MICRO,
             "match_us": match * _MICRO,
             "acquire_us": acquire * _MICRO,
@@ -166,8 +163,9 @@ def measure_conversation(workload: Conversation, clock: Clock) -> Row:
     for history, prompt in workload.turns():
         copy = bytes(bytearray(history))  # not the bytes themselves, or nothing is compared
         begin = clock()
-        assert prompt.startswith(copy)
+        is_alike = prompt.startswith(copy)
         comparing.append(clock() - begin)
+        assert is_alike
         visits.append(_visit(cache, prompt, clock))
     seconds = [visit.seconds for visit in visits]
     n = workload.window
@@ -202,6 +200,19 @@ def _visit(cache: PrefixCache, packed: bytes, clock: Clock) -> Visit:
         lease.cached_tokens,
         len(packed) // TOKEN_BYTES,
     )
+
+
+def _look(cache: PrefixCache, ids: Sequence[int], stored: bytes, clock: Clock) -> Look:
+    """Pack a prompt, look it up, and compare it with the stored one byte by byte."""
+    begin = clock()
+    packed = pack(ids)
+    converted = clock()
+    n_matched = cache.match_length(_NAMESPACE, packed)
+    matched = clock()
+    is_alike = packed.startswith(stored)
+    compared = clock()
+    assert is_alike
+    return Look(converted - begin, matched - converted, compared - matched, n_matched)
 
 
 def _evictions(
