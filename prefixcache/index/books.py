@@ -68,10 +68,10 @@ def _name_of(node: Node) -> str:
     return f"the node {node.end_block - node.n_blocks}-{node.end_block} of {node.account.tenant!r}"
 
 
-def _mounts_of(anchor: Anchor) -> list[Mount]:
-    if not isinstance(anchor, Root):
+def _mounts_of(node: Node) -> list[Mount]:
+    if not isinstance(node, Root):
         return []
-    return [mount for mounts in anchor.mounts.values() for mount in mounts.values()]
+    return [mount for mounts in node.mounts.values() for mount in mounts.values()]
 
 
 def _check_node(node: Node, n_ends: int, block_bytes: int) -> None:
@@ -89,7 +89,7 @@ def _check_node(node: Node, n_ends: int, block_bytes: int) -> None:
         _require(child.account is node.account, f"{name} has another tenant's child")
         is_below_what_is_gone = bool(child.runs[0]) and not node.runs[0] and node.n_blocks > 0
         _require(not is_below_what_is_gone, f"{name} is not on the device, its child is")
-    below = [*children, *(_mounts_of(node) if isinstance(node, Anchor) else [])]
+    below = [*children, *_mounts_of(node)]
     pins = n_ends + sum(child.pins > 0 for child in below)
     _require(node.pins == pins, f"{name} has {node.pins} pins, {pins} are due")
     n_resident = sum(bool(child.runs[0]) for child in children)
@@ -119,9 +119,8 @@ def _check_edge(node: Node, block_bytes: int) -> None:
 
 
 def _check_keeps(node: Node, retentions: Retentions) -> None:
-    keeps = retentions.is_kept(node) + sum(child.keeps > 0 for child in children_of(node))
-    if isinstance(node, Root):
-        keeps += sum(mount.keeps > 0 for mount in _mounts_of(node))
+    below = [*children_of(node), *_mounts_of(node)]
+    keeps = retentions.is_kept(node) + sum(child.keeps > 0 for child in below)
     _require(node.keeps == keeps, f"{_name_of(node)} is kept {node.keeps} times, {keeps} are due")
 
 

@@ -157,7 +157,7 @@ def snapshot_of(
         if left < 1:
             return Snapshot(trees=trees, is_complete=False)
         views, n_unseen = _views(anchor, left - 1, now, block_tokens)
-        left = left - 1 - len(views) if not n_unseen else 0
+        left -= 1 + len(views)
         published = anchor.published if isinstance(anchor, Mount) else None
         trees.append(
             TreeView(

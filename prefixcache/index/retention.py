@@ -39,9 +39,6 @@ class Retentions:
         self._by_weight: dict[Account, list[tuple[int, float, int, Retention]]] = {}
         self._serials = count()
 
-    def __len__(self) -> int:
-        return len(self._of_node)
-
     def nodes(self) -> set[Node]:
         """Return the nodes that retentions end at."""
         return set(self._of_node)

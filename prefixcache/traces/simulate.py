@@ -76,7 +76,7 @@ def simulate(
     )
     for request in requests:
         clock.advance(request.timestamp_seconds)
-        cache.reclaim()
+        cache.expire()
         prompt = tokens.prompt(request.hash_ids[:capacity_blocks])
         lease = cache.acquire(_NAMESPACE, prompt)
         hits.append(lease.cached_tokens)

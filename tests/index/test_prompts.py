@@ -12,14 +12,13 @@ from tests.index.published import T, U, publish, read
 from tests.index.small import found
 
 
-def cache_of(n_blocks: int = 24, *, exact: bool = True) -> PrefixCache:
+def cache_of() -> PrefixCache:
     return PrefixCache(
-        pool_blocks=[n_blocks],
+        pool_blocks=[24],
         block_size_tokens=2,
         growth_blocks=0,
-        token_exact_reuse=exact,
-        published_quota=Quota(max_blocks=n_blocks),
-        retained_blocks=n_blocks,
+        published_quota=Quota(max_blocks=24),
+        retained_blocks=24,
     )
 
 

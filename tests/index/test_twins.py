@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from prefixcache.index import PrefixCache, Scope, pack
+from prefixcache.index import Scope, pack
 from tests.index.published import T
-
-
-def cache_of(n_blocks: int = 24, *, exact: bool = False) -> PrefixCache:
-    return PrefixCache(
-        pool_blocks=[n_blocks], block_size_tokens=2, growth_blocks=0, token_exact_reuse=exact
-    )
+from tests.index.small import cache_of
 
 
 def test_nobody_waits_for_what_will_never_be_stored() -> None:
     """When a leader finds that it was invalidated, one of its waiters goes on."""
-    cache = cache_of()
+    cache = cache_of(24)
     lease = cache.acquire(T, pack(range(8)))
     waiters = [cache.twins.wait(T, pack(range(n))) for n in (9, 10)]
     cache.invalidate(Scope.tenant("t"))

@@ -24,11 +24,6 @@ class LeafHeap(Generic[Key]):
         self._serials: dict[Entry, int] = {}  # of the slot that counts
         self._n_pushed = 0
 
-    @property
-    def n_slots(self) -> int:
-        """Slots in memory, dead ones included."""
-        return len(self._slots)
-
     def push(self, entry: Entry, key: Key) -> None:
         """Put `entry` in, or in another place if it is in. O(log n), amortised."""
         serial = self._n_pushed = self._n_pushed + 1
