@@ -321,7 +321,7 @@ class Admission:
             return MissReason.RETIRED_VERSION
         if root.previous is not None and _has_child(root.previous, block):
             return MissReason.OLD_GENERATION
-        if self._forest.n_trees == 1:
+        if self._forest.has_only(root):
             return MissReason.NOTHING_STORED
         others = self._forest.roots_of(root.namespace.tenant)
         if any(_has_child(other, block) for other in islice(others, _MOST_NAMESPACES)):

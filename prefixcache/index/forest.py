@@ -61,10 +61,9 @@ class Forest:
             and self.is_current(anchor.system_root)
         )
 
-    @property
-    def n_trees(self) -> int:
-        """Roots and mounts, stale ones too."""
-        return len(self._all)
+    def has_only(self, root: Root) -> bool:
+        """Return whether there is no tree but that of `root`, not even a stale one. O(1)."""
+        return len(self._all) == 1 and root in self._all
 
     def roots_of(self, tenant: str) -> Iterator[Root]:
         """Yield the tenant's roots that may be matched."""

@@ -20,10 +20,10 @@ class MissReason(StrEnum):
 
 
 class Miss(NamedTuple):
-    """The first prompt token that is not cached, and why it is not."""
+    """Where a prompt leaves what is stored, and why no more of it was found."""
 
     reason: MissReason
-    token: int  # its position; for `diverged` where the prompt leaves what is stored
+    token: int  # a position; tokens that it shares with a block that is not copied lie before
 
 
 class Gone:
