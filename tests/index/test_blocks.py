@@ -40,19 +40,19 @@ def test_a_run_grows_in_place_where_it_can() -> None:
     assert pool.allocate(2, after=(span(8, 2),)) == (span(10, 2),)
 
 
-def test_what_does_not_fit_in_place_goes_on_in_the_tightest_extent() -> None:
-    """Growth takes what follows, and the rest from the best fit."""
+def test_what_does_not_fit_in_place_goes_on_elsewhere() -> None:
+    """Growth takes what follows, and the rest from an extent that holds it."""
     pool = pool_with_free((2, 9), (12, 2), (16, 3))
     assert pool.allocate(5, after=(span(11, 1),)) == (span(12, 2), span(16, 3))
 
 
-def test_the_tightest_extent_that_holds_all_is_taken() -> None:
-    """Long extents are kept for those who need them."""
+def test_of_extents_that_hold_all_a_short_one_is_taken() -> None:
+    """Those more than twice as long are kept for those who need them."""
     pool = pool_with_free((0, 6), (8, 3), (13, 4))
     assert pool.allocate(3, after=(span(6, 1),)) == (span(8, 3),)
 
 
-def test_where_nothing_holds_all_the_longest_runs_are_taken() -> None:
+def test_where_nothing_holds_all_long_runs_are_taken() -> None:
     """As few runs as can be."""
     pool = pool_with_free((0, 2), (4, 5), (10, 1))
     assert pool.allocate(7) == (span(4, 5), span(0, 2))

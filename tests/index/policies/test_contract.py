@@ -7,6 +7,7 @@ import os
 import random
 import weakref
 from collections.abc import Callable
+from typing import get_args
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -19,6 +20,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from prefixcache.config import EngineConfig, PolicyName
 from prefixcache.errors import ConfigError
 from prefixcache.index.entry import Entry
 from prefixcache.index.policies import POLICY_NAMES, EvictionPolicy, PolicyOptions, make_policy
@@ -108,6 +110,13 @@ def test_an_unknown_name_is_refused() -> None:
     """The message lists the names that there are."""
     with pytest.raises(ConfigError, match="lru, cost-aware, lfu, fifo, slru, priority, ttl"):
         make_policy("mru")
+
+
+def test_settings_know_the_same_names_and_defaults() -> None:
+    """What the engine's settings allow can be made, and nothing else."""
+    assert get_args(PolicyName) == POLICY_NAMES
+    assert EngineConfig().eviction_policy == POLICY_NAMES[0]
+    assert EngineConfig().idle_ttl_seconds == PolicyOptions().idle_ttl_seconds
 
 
 class PolicyMachine(RuleBasedStateMachine):
