@@ -292,9 +292,12 @@ class Engine:
                 self._advance_alone(sequence, token)
 
     def _store_prompt(self, sequence: Sequence) -> None:
-        """Make the prompt matchable as far as it was computed; answers follow at their end."""
+        """Make what it read matchable as far as it was computed; answers follow at their end.
+
+        One that was preempted reads its own answer as well, and others may wait for that.
+        """
         assert sequence.lease is not None
-        if not sequence.output:
+        if sequence.n_computed <= sequence.n_admitted:
             self.cache.commit(sequence.lease, sequence.packed(sequence.n_computed))
 
     def _advance_alone(self, sequence: Sequence, token: int) -> None:

@@ -145,6 +145,7 @@ class Scheduler:
         except PoolExhaustedError:
             return False
         sequence.lease, sequence.waiter = lease, None
+        sequence.n_admitted = sequence.n_tokens
         sequence.n_computed = lease.cached_tokens
         self.running.append(sequence)
         return True

@@ -23,6 +23,7 @@ class Sequence:
     output: list[int] = field(default_factory=list)
     lease: Lease | None = None  # None: waiting
     waiter: Waiter | None = None  # waits for what another one is computing
+    n_admitted: int = 0  # tokens known when it was admitted last: those it reads
     n_computed: int = 0  # positions whose KV is written, from 0
     cached_tokens: int | None = None  # as of the first admission
     has_ended: bool = False

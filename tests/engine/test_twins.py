@@ -95,3 +95,21 @@ def test_a_request_that_does_not_read_the_cache_waits_for_nobody() -> None:
 
 def is_start(event: Event) -> TypeGuard[Started]:
     return isinstance(event, Started)
+
+
+def test_a_twin_of_a_request_that_was_preempted_does_not_wait_for_its_answer() -> None:
+    """What a resumed request reads again is stored as it is read, its own answer included."""
+    bench = Bench(n_blocks=17, max_step_tokens=8)
+    read = [*SHARED, *prompt_ids(8, seed=2)]
+    bench.submit("older", prompt_ids(8, seed=3), 24)
+    bench.submit("younger", read, 40)
+    bench.step_until(lambda: bench.engine.stats().preemptions_total)
+    assert bench.answers["younger"].token_ids
+    bench.engine.cache.evict(17)  # so that it has to read all of it again
+    bench.submit("twin", [*read, 9], 2)
+    bench.step_until(lambda: bench.answers["twin"].ending is not None)
+    assert bench.answers["younger"].ending is None
+    bench.drain()
+    for name, n in (("older", 24), ("younger", 40), ("twin", 2)):
+        assert len(bench.answers[name].token_ids) == n
+    assert bench.engine.stats().pool.held == 0
