@@ -23,3 +23,15 @@ def test_kv_cache_example_counts_what_a_cache_saves(
     ]
     assert counts == [n_tokens * (n_tokens + 1) // 2, n_tokens, n_tokens - n_shared]
     assert lines[4] == "the same tokens each time: True"
+
+
+def test_tenants_example_shows_who_finds_what(capsys: pytest.CaptureFixture[str]) -> None:
+    """Both find the published prompt, each its own question, and nobody the other's."""
+    from examples import tenants
+
+    tenants.main()
+    lines = capsys.readouterr().out.splitlines()
+    cached = [int(found) for found in re.findall(r": (\d+) of 130", "\n".join(lines))]
+    assert cached == [90, 90, 128, 128]
+    assert "bakery's prompt: 90 cached" in lines[4]
+    assert "retired_version" in lines[5]
