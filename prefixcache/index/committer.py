@@ -5,6 +5,7 @@ from __future__ import annotations
 from prefixcache.index.keeper import Keeper
 from prefixcache.index.lease import Lease
 from prefixcache.index.locations import Locations
+from prefixcache.index.nodes import Node
 from prefixcache.index.spans import cut_groups
 from prefixcache.index.tokens import TOKEN_BYTES, Packed
 from prefixcache.index.tree import Match, find
@@ -47,15 +48,15 @@ class Committer:
             )
             if not known:
                 return
-            self._bring_back(lease, tokens, known[0].n_blocks)
+            at = lease.n_stored * size
+            children = lease.node.children
+            assert children is not None
+            node = children.get(bytes(tokens[at : at + size]))
+            assert node is not None
+            self._bring_back(lease, node, known[0].n_blocks)
 
-    def _bring_back(self, lease: Lease, tokens: Packed, n_blocks: int) -> None:
-        """Give the lease's own blocks to a node that has none on the device."""
-        at = lease.n_stored * self._block_bytes
-        children = lease.node.children
-        assert children is not None
-        node = children.get(bytes(tokens[at : at + self._block_bytes]))
-        assert node is not None
+    def _bring_back(self, lease: Lease, node: Node, n_blocks: int) -> None:
+        """Give the lease's own blocks to the first of a node that has none on the device."""
         runs, rest = cut_groups(lease.own, n_blocks)
         filled = self._locations.fill(node, n_blocks, runs)
         if lease.window_hold is not None:
@@ -71,6 +72,8 @@ class Committer:
         known = None if lease.node.children is None else lease.node.children.get(tail)
         if known is None:
             self._add(lease, tail, n_blocks, now)
+        elif not known.runs[0]:
+            self._bring_back(lease, known, known.n_blocks)
         else:
             self._adopt(lease, Match(known, n_blocks, known.n_blocks), now)
 

@@ -167,9 +167,10 @@ class Locations:
 
 
 def _child_for(node: Node, tokens: Packed, at: int, block_bytes: int) -> Node | None:
-    if node.children is None:
-        return None
-    return node.children.get(bytes(tokens[at : at + block_bytes]))
+    block = bytes(tokens[at : at + block_bytes])
+    if node.children is None or len(block) < block_bytes:
+        return None  # half a block is a published prompt's end, and read by the system alone
+    return node.children.get(block)
 
 
 def _blocks_alike(edge: bytes, tokens: Packed, block_bytes: int) -> int:

@@ -113,4 +113,5 @@ class PublishedPrompts:
     def is_read(self, published: Published) -> bool:
         """Return whether all of a prompt is cached. Cost: a look-up."""
         root = self._forest.root_of(published.namespace)
-        return root is not None and self._publisher.end_of(root, published) is not None
+        end = None if root is None else self._publisher.end_of(root, published)
+        return end is not None and bool(end.runs[0])

@@ -89,7 +89,7 @@ class Publisher:
         return any((system, tenant, first_block) in self._retired for tenant in tenants)
 
     def end_of(self, root: Root, published: Published) -> Node | None:
-        """Return the node that a wholly cached prompt ends at, or None."""
+        """Return the node that a cached prompt ends at, or None; half a block may be away."""
         size, tokens = self._block_bytes, published.tokens
         n_blocks = len(tokens) // size
         end = len(tokens) // TOKEN_BYTES

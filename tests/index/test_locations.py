@@ -9,8 +9,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule, run_state_machine_as_test
 
-from prefixcache.index import BlockEvent, Lease, Namespace, PrefixCache, Scope, pack, unpack
+from prefixcache.index import BlockEvent, Lease, Namespace, PrefixCache, Quota, Scope, pack, unpack
 from prefixcache.types import PoolCounts
+from tests.index.published import publish, read
 from tests.index.reference import Ids
 from tests.index.small import NS, found
 from tests.index.test_machine import IDS, NAMES, SCOPES, TokenExactMachine
@@ -48,6 +49,7 @@ def cache(tier: FakeTier) -> PrefixCache:
         block_size_tokens=2,
         growth_blocks=0,
         token_exact_reuse=False,
+        published_quota=Quota(max_blocks=8),
         lower_tier=tier,
     )
 
@@ -169,6 +171,26 @@ def test_what_was_invalidated_is_not_demoted(cache: PrefixCache, tier: FakeTier)
     cache.check()
     assert tier.copies == {}
     assert cache.counts().free == 8
+
+
+@pytest.mark.parametrize("n_left", [1, 2, 4])
+def test_a_published_prompt_comes_back_to_its_last_token(
+    cache: PrefixCache, tier: FakeTier, n_left: int
+) -> None:
+    """While half a block of it is away it counts as unread; then it is read, kept and found."""
+    published = publish(cache, 1, 1, 2, 2, 3, 3, 4)
+    assert cache.evict(n_left) == n_left
+    assert cache.prompts.unread() == [published]
+    gone = sorted(token for ids in tier.copies.values() for token in ids)
+    assert gone == [1, 1, 2, 2, 3, 3, 4][-2 * n_left + 1 :]
+    lease = cache.prompts.acquire(published)
+    n_away = sum(part.n_blocks for part in cache.copies.away(lease, published.tokens))
+    assert n_away == n_left - 1  # the half is computed again
+    cache.release(lease)
+    read(cache, published)
+    assert cache.prompts.is_read(published)
+    assert found(cache, 1, 1, 2, 2, 3, 3, 4, 5) == 6
+    assert cache.counts() == PoolCounts(free=4, cached=4, held=0)
 
 
 class AwayMachine(TokenExactMachine):
