@@ -179,13 +179,13 @@ class Windows:
         for group, part in enumerate(hold.parts):
             own, part.runs = cut(part.runs, max(node.end_block - part.start, 0))
             part.start = max(part.start, node.end_block)
-            if n_blocks_in(own) > n_blocks_in(windows[group]) and not node.window_users:
-                self._free_cached(group, windows[group])
-                windows[group] = own
-                self.n_held[group] -= n_blocks_in(own)
-                self.n_cached[group] += n_blocks_in(own)
-            else:
-                self._free_held(group, own)
+            n_filled = max(n_blocks_in(own) - n_blocks_in(windows[group]), 0)
+            filling, doubles = cut(own, n_filled)
+            windows[group] = join(filling, windows[group])
+            self._free_held(group, doubles)
+            if not node.window_users:
+                self.n_held[group] -= n_filled
+                self.n_cached[group] += n_filled
         node.windows = tuple(windows)
         self._use(hold, node)
         hold.first_seen = min(hold.first_seen, node.end_block - node.n_blocks)

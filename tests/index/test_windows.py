@@ -78,6 +78,24 @@ def test_what_is_computed_again_fills_the_hole() -> None:
     assert lease.cached_tokens == 8
 
 
+def test_what_one_request_slid_past_another_keeps() -> None:
+    """An equal request that is further behind fills the hole, though the first one goes on."""
+    cache = cache_of(window_blocks=12)
+    ahead, behind = (cache.acquire(NS, pack(range(12))) for _ in range(2))
+    for start in (0, 4, 8):
+        cache.slide(ahead, start, start + 4)
+    cache.commit(ahead, pack(range(12)))
+    cache.slide(behind, 0, 6)
+    cache.commit(behind, pack(range(6)))
+    cache.check()
+    assert behind.first_block(SLIDING) <= 1  # token 6 sees from 2 on
+    cache.release(ahead)
+    cache.check()
+    assert behind.first_block(SLIDING) <= 1
+    cache.release(behind)
+    cache.check()
+
+
 def test_a_window_that_starts_at_the_first_token_has_no_hole() -> None:
     """Short prefixes are matched to their end."""
     cache = cache_of()
