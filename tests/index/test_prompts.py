@@ -176,3 +176,19 @@ def test_a_retired_version_cannot_be_read() -> None:
     with pytest.raises(PromptRetiredError, match="version 1 of prompt 'p'"):
         cache.prompts.acquire(first)
     assert publish(cache, 1, 2).version == 2
+
+
+def test_nobody_joins_those_who_read_what_was_invalidated() -> None:
+    """While a request runs on old blocks of a prompt, the next one of its tenant has the new."""
+    cache = cache_of(exact=False)
+    published = publish(cache, 1, 2, 3, 4)
+    running = cache.acquire(T, pack([1, 2, 3, 4, 9, 9]))
+    cache.invalidate(Scope.tenant(SYSTEM_TENANT))
+    read(cache, published)
+    joins = cache.acquire(T, pack([1, 2, 3, 4, 8, 8]))
+    cache.check()
+    assert joins.cached_tokens == 4
+    assert joins.spans()[0].first != running.spans()[0].first
+    cache.release(running)
+    cache.check()
+    assert found(cache, 1, 2, 3, 4, 8, namespace=T) == 4
