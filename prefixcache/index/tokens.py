@@ -105,7 +105,14 @@ def _buffer_of(ids: object) -> memoryview | None:
         return memoryview(ids)  # type: ignore[arg-type]
     except TypeError:
         as_array = getattr(ids, "__array__", None)  # a torch tensor has one, and no buffer
-        return None if as_array is None else memoryview(as_array())
+    except ValueError as error:  # a numpy array of dates
+        raise TokenIdError(ids) from error
+    if as_array is None:
+        return None
+    try:
+        return memoryview(as_array())
+    except (TypeError, ValueError, RuntimeError) as error:  # elsewhere, with a gradient, bfloat16
+        raise TokenIdError(ids) from error
 
 
 def _pack_view(view: memoryview) -> Packed:
