@@ -55,7 +55,7 @@ def test_whatever_holds_the_ids_is_viewed_alike(ids: object) -> None:
 def test_a_negative_id_is_refused_in_every_width(kind: str) -> None:
     """It is no large positive one."""
     with pytest.raises(TokenIdError):
-        packed_view(np.array([1, -1], kind))
+        packed_view(np.array([1, -1], kind))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
