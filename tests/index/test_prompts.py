@@ -180,7 +180,7 @@ def test_a_retired_version_cannot_be_read() -> None:
 
 def test_nobody_joins_those_who_read_what_was_invalidated() -> None:
     """While a request runs on old blocks of a prompt, the next one of its tenant has the new."""
-    cache = cache_of(exact=False)
+    cache = cache_of()
     published = publish(cache, 1, 2, 3, 4)
     running = cache.acquire(T, pack([1, 2, 3, 4, 9, 9]))
     cache.invalidate(Scope.tenant(SYSTEM_TENANT))
