@@ -318,3 +318,82 @@ def test_output_beyond_the_pool_keeps_what_fits() -> None:
     )
     missing: Op = {"op": "finish", "id": "h"}
     assert not play(hold("h", P), missing, matched([*P, 5], 8))
+
+
+def test_k04_a_salt_only_narrows_a_tenants_own_namespace() -> None:
+    """Who sends another tenant's salt finds nothing of that tenant's, with or without it."""
+    alice, bob = {"tenant": "a", "salt": "s1"}, {"tenant": "b", "salt": "s1"}
+    assert not play(
+        run("a", [*P, 5], ns=alice),
+        run("b", [*P, 5], ns=bob),
+        run("c", [*P, 5], ns={"tenant": "a"}),
+        run("d", [*P, 5], ns={"salt": "s1"}),
+        *(cached(name, 0) for name in "abcd"),
+        run("e", [*P, 5], ns=alice),
+        cached("e", 8),
+        pool_blocks=16,
+    )
+
+
+def test_s02_an_invalidation_succeeds_while_requests_run() -> None:
+    """The prompt that is sent again is computed again, and shared from then on."""
+    assert not play(
+        hold("r", [*P, 5]),
+        {"op": "bump"},
+        run("s", [*P, 5]),
+        cached("s", 0),
+        pool(free=3, cached=2, held=3),
+        finish("r", [1, 2, 3, 4, 5]),
+        run("t", [*P, 5]),
+        cached("t", 8),
+        pool(free=6, cached=2, held=0),
+    )
+
+
+def test_s09_each_load_has_a_namespace_of_its_own() -> None:
+    """Whatever its version is called; what the last load stored is not what this one finds."""
+    loads = [{"model": "v1", "kv_format": f"load-{n}"} for n in range(3)]
+    assert not play(
+        *(op for n, ns in enumerate(loads) for op in (run(f"r{n}", P, ns=ns), cached(f"r{n}", 0))),
+        *(matched([*P, 5], 8, ns=ns) for ns in loads),
+    )
+
+
+def test_p02_two_prompts_that_fit_one_at_a_time_both_complete() -> None:
+    """The second has nothing of the pool while it waits, so the first can go on."""
+    first, second = list(range(56)), list(range(100, 156))
+    assert not play(
+        hold("a", first),
+        hold("b", second, expect="wait"),
+        pool(free=6, cached=0, held=14),
+        finish("a"),
+        hold("b", second),
+        pool(free=0, cached=6, held=14),
+        finish("b"),
+        pool(held=0),
+        pool_blocks=20,
+    )
+
+
+def test_p17_cached_blocks_are_told_from_held_and_free_ones() -> None:
+    """Idle, nothing is held and all are accounted for; the next request evicts and runs."""
+    assert not play(
+        *(run(f"r{n}", [n, 1, 2, 3, 4]) for n in range(8)),
+        pool(free=1, cached=7, held=0),
+        run("next", [*range(20, 29)]),
+        pool(free=1, cached=7, held=0),
+    )
+
+
+def test_r10_an_id_may_be_used_again_after_its_request_ended() -> None:
+    """A late abort of the first one's work does not reach the second's."""
+    assert not play(
+        hold("a", P),
+        finish("a"),
+        hold("a", [*P, 5]),
+        cached("a", 8),
+        pool(held=3),
+        abort("a"),
+        abort("a"),
+        pool(free=6, cached=2, held=0),
+    )
