@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from prefixcache.index import Namespace, PrefixCache, pack
+from prefixcache.index import Namespace, PrefixCache, Scope, pack
 
 NS = Namespace()
 DEPTH = 5000
 
 
-def chain() -> PrefixCache:
+def chain(retained_blocks: int | None = None) -> PrefixCache:
     """Return a cache with 5,000 nested nodes: at each block some other prompt branches off."""
     cache = PrefixCache(
-        pool_blocks=[2 * DEPTH + 10], block_size_tokens=1, growth_blocks=0, token_exact_reuse=False
+        pool_blocks=[2 * DEPTH + 10],
+        block_size_tokens=1,
+        growth_blocks=0,
+        token_exact_reuse=False,
+        retained_blocks=retained_blocks,
     )
     whole = pack(range(DEPTH))
     lease = cache.acquire(NS, whole)
@@ -67,4 +71,20 @@ def test_thousands_of_siblings_are_told_apart_and_evicted_in_order() -> None:
     assert cache.match_length(NS, pack([77, 5, 5])) == 1
     assert cache.evict(4000) == 4000
     assert [cache.match_length(NS, pack([n, 0, 0])) for n in (0, 3999, 4000, 4999)] == [0, 0, 2, 2]
+    cache.check()
+
+
+def test_a_deep_tree_is_shown_retained_and_taken_down_without_recursion() -> None:
+    """A snapshot, a retention, an invalidation and keys of all 5,000 levels."""
+    cache = chain(retained_blocks=2 * DEPTH)
+    snapshot = cache.snapshot(max_nodes=3 * DEPTH)
+    assert snapshot.is_complete
+    assert sum(len(tree.nodes) for tree in snapshot.trees) == 2 * DEPTH - 1
+    lease = cache.acquire(NS, pack(range(DEPTH)))
+    assert cache.retain(lease, DEPTH, seconds=100) == DEPTH - 1
+    cache.release(lease)
+    assert cache.evict(DEPTH) == DEPTH
+    cache.check()
+    cache.invalidate(Scope.model("default"))
+    assert cache.reclaim() == DEPTH - 1
     cache.check()

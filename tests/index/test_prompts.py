@@ -6,19 +6,20 @@ from itertools import pairwise
 
 import pytest
 
-from prefixcache.errors import PromptRetiredError
+from prefixcache.errors import ConfigError, PromptRetiredError
 from prefixcache.index import SYSTEM_TENANT, Miss, MissReason, PrefixCache, Quota, Scope, pack
 from tests.index.published import T, U, publish, read
-from tests.index.small import found
+from tests.index.small import found, keep
 
 
-def cache_of() -> PrefixCache:
+def cache_of(n_blocks: int = 24, *, exact: bool = True) -> PrefixCache:
     return PrefixCache(
-        pool_blocks=[24],
+        pool_blocks=[n_blocks],
         block_size_tokens=2,
         growth_blocks=0,
-        published_quota=Quota(max_blocks=24),
-        retained_blocks=24,
+        token_exact_reuse=exact,
+        published_quota=Quota(max_blocks=n_blocks),
+        retained_blocks=n_blocks,
     )
 
 
@@ -192,3 +193,62 @@ def test_nobody_joins_those_who_read_what_was_invalidated() -> None:
     cache.release(running)
     cache.check()
     assert found(cache, 1, 2, 3, 4, 8, namespace=T) == 4
+
+
+def test_a_request_keeps_its_blocks_though_its_prompt_is_retired() -> None:
+    """It stores nothing more; nobody matches it, and all goes when it ends."""
+    cache = cache_of()
+    published = publish(cache, 1, 2, 3)
+    lease = cache.acquire(T, pack([1, 2, 3, 4, 5, 6]))
+    cache.commit(lease, pack([1, 2, 3, 4]))
+    before = lease.spans()
+    cache.prompts.retire(published)
+    cache.prompts.retire(published)
+    cache.reclaim()
+    cache.commit(lease, pack([1, 2, 3, 4, 5, 6]))
+    assert lease.spans() == before
+    assert found(cache, 1, 2, 3, 4, 5, namespace=T) == 0
+    cache.release(lease)
+    cache.check()
+    assert cache.counts().free == 24
+
+
+def test_what_a_tenant_had_by_itself_stays_its_own() -> None:
+    """A prompt that is published later is shared beside it, and may be retired again."""
+    cache = cache_of()
+    keep(cache, 1, 2, 3, 4, 5, 6, namespace=T)
+    published = publish(cache, 1, 2, 3, 4)
+    assert found(cache, 1, 2, 3, 4, 5, 6, 7, namespace=T) == 6
+    cache.prompts.retire(published)
+    assert found(cache, 1, 2, 3, 4, 5, 6, 7, namespace=T) == 6
+    assert found(cache, 1, 2, 3, 4, 5, 6, 7, namespace=U) == 0
+
+
+def test_tenants_share_nothing_behind_a_prompt() -> None:
+    """Each has a mount and only what it stored itself below."""
+    cache = cache_of()
+    publish(cache, 1, 2)
+    keep(cache, 1, 2, 3, 4, namespace=T)
+    assert found(cache, 1, 2, 3, 4, 5, namespace=T) == 4
+    assert found(cache, 1, 2, 3, 4, 5, namespace=U) == 2
+    assert cache.tenant_stats("t").cached_blocks == 1
+
+
+def test_a_prompt_outlasts_what_tenants_cache() -> None:
+    """Only when nothing else is left does it give way; then it is to be read again."""
+    cache = cache_of(12)
+    published = publish(cache, 1, 2, 3, 4, 5)
+    for n in range(10, 40):
+        keep(cache, n, n, n, n, namespace=T)
+    assert cache.prompts.unread() == []
+    lease = cache.acquire(U, pack(range(100, 122)))
+    assert cache.prompts.unread() == [published]
+    cache.release(lease)
+    read(cache, published)
+    assert found(cache, 1, 2, 3, 4, 5, 6, namespace=T) == 5
+
+
+def test_less_than_a_block_cannot_be_published() -> None:
+    """There is nothing that could be shared."""
+    with pytest.raises(ConfigError):
+        cache_of().prompts.publish("p", pack([1]))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from prefixcache.errors import PoolExhaustedError
-from prefixcache.index import Lease, Namespace, PrefixCache, Quota, pack
+from prefixcache.errors import ConfigError, PoolExhaustedError, RequestTooLargeError
+from prefixcache.index import SYSTEM_TENANT, Lease, Namespace, PrefixCache, Quota, pack
 from tests.index.published import T, U
 from tests.index.small import found, hold, keep
 
@@ -126,3 +126,95 @@ def test_a_reserve_that_others_run_in_is_made_room_for_by_its_own_tenant() -> No
     with pytest.raises(PoolExhaustedError):
         take(cache, T, 4)
     cache.check()
+
+
+def test_a_tenant_has_never_more_than_its_maximum() -> None:
+    """At the maximum its own oldest blocks make room, though the pool has free ones."""
+    cache = cache_of(12, t=Quota(max_blocks=3))
+    keep_blocks(cache, T, 1, 2, 3, 4)
+    assert [found(cache, n, 0, 0, namespace=T) for n in (1, 2, 3, 4)] == [0, 2, 2, 2]
+    assert cache.counts().free == 9
+    take(cache, T, 2)
+    with pytest.raises(PoolExhaustedError):
+        take(cache, T, 2)
+    assert cached_of(cache, T) == 1
+    assert cache.tenant_stats("t").evicted_blocks == 3
+
+
+def test_a_request_beyond_its_tenants_quota_is_refused_for_good() -> None:
+    """So is one that only others' reserves have room for; the numbers are in the error."""
+    cache = cache_of(12, t=Quota(max_blocks=3), u=Quota(reserved_blocks=5))
+    with pytest.raises(RequestTooLargeError) as capped:
+        take(cache, T, 4)
+    assert (capped.value.needed, capped.value.pool_blocks) == (4, 3)
+    with pytest.raises(RequestTooLargeError) as crowded:
+        take(cache, V, 8)
+    assert (crowded.value.needed, crowded.value.pool_blocks) == (8, 7)
+    take(cache, V, 7)
+    take(cache, U, 5)
+    assert cache.counts().free == 0
+
+
+def test_a_reserve_is_kept_obtainable_not_empty() -> None:
+    """Others may cache in it until its tenant claims it, and may not run in it."""
+    cache = cache_of(8, t=Quota(reserved_blocks=5))
+    keep_blocks(cache, U, *range(8))
+    assert cached_of(cache, U) == 8
+    with pytest.raises(RequestTooLargeError):
+        take(cache, U, 4)
+    take(cache, U, 3)
+    with pytest.raises(PoolExhaustedError):
+        take(cache, U, 1)
+    take(cache, T, 5)
+    assert (cache.counts().held, cached_of(cache, U)) == (8, 0)
+
+
+def test_those_within_their_reserve_do_not_give_to_others() -> None:
+    """Who is over its share gives, down to its reserve and no further."""
+    cache = cache_of(9, t=Quota(reserved_blocks=3))
+    keep_blocks(cache, T, 1, 2, 3, 4)
+    keep_blocks(cache, U, 1, 2)
+    take(cache, V, 6)
+    assert (cached_of(cache, T), cached_of(cache, U)) == (3, 0)
+
+
+def test_all_shares_are_equal_beyond_the_reserves() -> None:
+    """Block by block, whoever is furthest over its reserve gives, whoever used it last."""
+    cache = cache_of(12, t=Quota(reserved_blocks=2))
+    keep_blocks(cache, U, 1, 2, 3, 4)
+    keep_blocks(cache, T, 1, 2, 3, 4, 5, 6, 7)
+    take(cache, V, 2)
+    assert (cached_of(cache, T), cached_of(cache, U)) == (6, 4)
+    take(cache, V, 4)
+    assert cached_of(cache, T) - 2 in (cached_of(cache, U) - 1, cached_of(cache, U))
+
+
+def test_a_lowered_maximum_takes_effect_as_room_is_needed() -> None:
+    """Nothing goes at once; the next request finds its tenant over it."""
+    cache = cache_of(12)
+    keep_blocks(cache, T, 1, 2, 3, 4)
+    cache.set_quota("t", Quota(max_blocks=2))
+    assert cached_of(cache, T) == 4
+    keep_blocks(cache, T, 5)
+    assert cached_of(cache, T) == 2
+    assert found(cache, 5, 0, 0, namespace=T) == 2
+
+
+def test_reserves_beyond_the_pool_are_refused() -> None:
+    """Together, at the start and later; a refusal changes nothing."""
+    with pytest.raises(ConfigError):
+        cache_of(8, t=Quota(reserved_blocks=5), u=Quota(reserved_blocks=4))
+    cache = cache_of(8, t=Quota(reserved_blocks=5))
+    with pytest.raises(ConfigError):
+        cache.set_quota("u", Quota(reserved_blocks=4))
+    assert cache.tenant_stats("u").reserved_blocks == 0
+    cache.set_quota("u", Quota(reserved_blocks=3))
+    for wrong in ((-1, None), (0, 0), (3, 2)):
+        with pytest.raises(ConfigError):
+            Quota(*wrong)
+
+
+def test_the_systems_name_is_nobodys() -> None:
+    """No request can read or fill its tree under that name."""
+    with pytest.raises(ConfigError):
+        cache_of().acquire(Namespace(tenant=SYSTEM_TENANT), pack([1, 2, 3]))

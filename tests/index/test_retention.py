@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from prefixcache.index import Lease, Namespace, PrefixCache, Quota, Scope
+from prefixcache.index import Lease, Namespace, PrefixCache, Quota, Scope, pack
 from tests.index.published import T, U, publish
 from tests.index.small import found, hold, keep
 
@@ -140,4 +140,76 @@ def test_an_eviction_for_nobody_spares_nothing() -> None:
     assert found(cache, 1, 2, 3, 4, 5, namespace=U) == 4
     assert cache.evict(9) == 2
     assert cache.counts().free == 12
+    cache.check()
+
+
+def test_what_is_retained_outlasts_all_traffic() -> None:
+    """For its lifetime, whatever was used after it; then it goes like the rest."""
+    clock = Clock()
+    cache = cache_of(clock=clock)
+    assert keep_long(cache, 1, 2, 3, 4, seconds=50) == 4
+    for n in range(10, 50):
+        keep(cache, n, n, n, n, namespace=T)
+    assert found(cache, 1, 2, 3, 4, 0, namespace=T) == 4
+    clock.now = 50
+    for n in range(10, 50):
+        keep(cache, n, n, n, n, namespace=T)
+    assert found(cache, 1, 2, 3, 4, 0, namespace=T) == 0
+
+
+def test_no_request_is_refused_for_what_is_retained() -> None:
+    """Of several, the one of lowest priority gives way, then the one that would end first."""
+    cache = cache_of()
+    keep_long(cache, 1, 1, 1, 1, priority=1, seconds=10)
+    keep_long(cache, 2, 2, 2, 2, priority=0, seconds=90)
+    keep_long(cache, 3, 3, 3, 3, priority=0, seconds=20)
+    for n_blocks, left in ((8, [4, 4, 0]), (10, [4, 0, 0]), (12, [0, 0, 0])):
+        lease = cache.acquire(U, pack(range(100, 100 + 2 * n_blocks)))
+        assert [found(cache, *[n] * 4, 0, namespace=T) for n in (1, 2, 3)] == left
+        cache.release(lease)
+        cache.check()
+
+
+def test_a_tenant_retains_no_more_than_its_budget() -> None:
+    """What would end first makes place; a prefix longer than the budget is kept in part."""
+    cache = cache_of(budget=3)
+    assert keep_long(cache, 1, 1, 2, 2, seconds=10) == 4
+    assert keep_long(cache, 3, 3, 4, 4, seconds=90) == 4
+    assert cache.tenant_stats("t").retained_blocks == 2
+    assert keep_long(cache, *range(10, 20)) == 6
+    assert cache.tenant_stats("t").retained_blocks == 3
+    assert keep_long(cache, 5, 5, namespace=U) == 2
+    assert cache.tenant_stats("u").retained_blocks == 1
+
+
+def test_only_whole_stored_blocks_are_retained() -> None:
+    """Not what a request has yet to commit, nor half a block, nor what it passed through."""
+    cache = cache_of()
+    lease = cache.acquire(T, pack([1, 2, 3, 4, 5, 6]))
+    assert retain(cache, lease, 6) == 0
+    cache.commit(lease, pack([1, 2, 3, 4, 5]))
+    assert retain(cache, lease, 6) == 4
+    assert retain(cache, lease, 3) == 2
+    published = publish(cache, 7, 7)
+    behind = hold(cache, 7, 7, 8, 8, namespace=T)
+    before = cache.tenant_stats("t").retained_blocks
+    assert retain(cache, behind, 2) == 0
+    assert retain(cache, behind, 4) == 4
+    assert cache.tenant_stats("t").retained_blocks == before + 1
+    cache.prompts.retire(published)
+    cache.check()
+
+
+def test_retaining_again_lasts_as_long_as_the_longer_of_both() -> None:
+    """A shorter one does not shorten what was promised."""
+    clock = Clock()
+    cache = cache_of(clock=clock)
+    for seconds in (90, 10):
+        keep_long(cache, 1, 2, 3, 4, seconds=seconds)
+    clock.now = 50
+    cache.reclaim()
+    assert cache.tenant_stats("t").retained_blocks == 2
+    clock.now = 90
+    cache.reclaim()
+    assert cache.tenant_stats("t").retained_blocks == 0
     cache.check()
