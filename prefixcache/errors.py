@@ -94,6 +94,16 @@ class PromptRetiredError(CacheError):
         return f"version {self.version} of prompt {self.name!r} was retired; publish it again"
 
 
+class HookError(CacheError):
+    """A hook of the cache called it back to change it."""
+
+    def __str__(self) -> str:
+        return (
+            "the cache was called by one of its own hooks (copy_block, an observer, the lower tier)"
+            " in the middle of a change. Note what is to be done and do it after the call."
+        )
+
+
 class BooksError(CacheError):
     """`check()` found that the index's counts do not agree. Always a bug of ours."""
 

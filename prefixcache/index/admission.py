@@ -11,6 +11,7 @@ from typing import NoReturn
 from prefixcache.errors import EmptyPromptError, RequestTooLargeError
 from prefixcache.index.accounts import SYSTEM_TENANT, Account, Accounts
 from prefixcache.index.forest import Forest
+from prefixcache.index.hooks import Hooks
 from prefixcache.index.keeper import Keeper
 from prefixcache.index.lease import Lease, LeaseBook
 from prefixcache.index.misses import Gone, Miss, MissReason
@@ -52,6 +53,7 @@ class Admission:
         retentions: Retentions,
         gone: Gone,
         windows: Windows,
+        hooks: Hooks,
         *,
         block_tokens: int,
         token_exact: bool,
@@ -66,6 +68,7 @@ class Admission:
         self._retentions = retentions
         self._gone = gone
         self._windows = windows
+        self._hooks = hooks
         self._block_tokens = block_tokens
         self._block_bytes = block_tokens * TOKEN_BYTES
         self._token_exact = token_exact
@@ -135,6 +138,8 @@ class Admission:
         priority: int,
     ) -> Lease:
         """Pin what is stored of a prompt and take blocks for the rest. As `PrefixCache.acquire`."""
+        if self._hooks.is_running:
+            self._hooks.refuse()
         length, rest = divmod(len(tokens), TOKEN_BYTES)
         if rest or not length:
             _refuse(tokens)
@@ -173,6 +178,8 @@ class Admission:
 
     def let_go(self, lease: Lease, now: float) -> None:
         """End a lease: what is the tree's stays cached, its own blocks are free."""
+        if self._hooks.is_running:
+            self._hooks.refuse()
         if lease.n_blocks > lease.n_stored:
             lease.account.free_held(lease.own, lease.n_blocks - lease.n_stored)
         if lease.window_hold is not None:
@@ -314,7 +321,8 @@ class Admission:
             return
         for group, own in enumerate(lease.own):
             first = source.runs[group][0].first
-            self._copy_block(BlockCopy(group, first, own[0].first, n_shared))
+            copy = BlockCopy(group, first, own[0].first, n_shared)
+            self._hooks.run(self._copy_block, copy)
 
     def _reason_for_nothing(self, root: Root, block: bytes) -> MissReason:
         if self._publisher.was_retired(root.namespace, block):

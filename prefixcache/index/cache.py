@@ -52,8 +52,8 @@ class PrefixCache:
 
     Calls are made one at a time, from whichever thread; `counts`, `longest_free_run` and `stats`
     may be called from any thread at any moment. No call waits for anything but the hooks
-    (`copy_block`, the lower tier, observers), which may not call back. Who owns a block when:
-    prefixcache/design/0001-block-ownership.md.
+    (`copy_block`, the lower tier, observers): these may look, and are refused any change.
+    Who owns a block when: prefixcache/design/0001-block-ownership.md.
     """
 
     def __init__(

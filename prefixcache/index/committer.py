@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from prefixcache.index.hooks import Hooks
 from prefixcache.index.keeper import Keeper
 from prefixcache.index.lease import Lease
 from prefixcache.index.locations import Locations
@@ -16,10 +17,11 @@ class Committer:
     """Moves blocks from leases to the tree, or exchanges them for those that it has already."""
 
     def __init__(
-        self, keeper: Keeper, locations: Locations, windows: Windows, block_bytes: int
+        self, keeper: Keeper, locations: Locations, windows: Windows, hooks: Hooks, block_bytes: int
     ) -> None:
         self._keeper = keeper
         self._windows = windows
+        self._hooks = hooks
         self._locations = locations
         self._block_bytes = block_bytes
 
@@ -28,6 +30,8 @@ class Committer:
 
         The walk starts at the lease's own node.
         """
+        if self._hooks.is_running:
+            self._hooks.refuse()
         size, at = self._block_bytes, lease.n_stored * self._block_bytes
         children = lease.node.children
         if children is not None and bytes(tokens[at : at + TOKEN_BYTES]) in children.by_token:

@@ -11,6 +11,7 @@ from prefixcache.index.committer import Committer
 from prefixcache.index.events import Observers
 from prefixcache.index.forest import Forest
 from prefixcache.index.groups import GroupPools
+from prefixcache.index.hooks import Hooks
 from prefixcache.index.inflight import InFlight
 from prefixcache.index.keeper import Keeper
 from prefixcache.index.lease import LeaseBook
@@ -57,12 +58,18 @@ class Core:
         quarter = max(self.pools.n_blocks // 4, 1)
         self.accounts = Accounts(self.pools, make_policy, quotas)
         self.accounts.set_quota(SYSTEM_TENANT, published_quota or Quota(max_blocks=quarter))
-        self.observers = Observers(self.block_bytes)
+        self.hooks = Hooks()
+        self.observers = Observers(self.hooks, self.block_bytes)
         self.gone = Gone()
         self.locations = Locations(
-            lower_tier, self.observers, self.windows, self.pools.no_runs, self.block_bytes
+            lower_tier,
+            self.hooks,
+            self.observers,
+            self.windows,
+            self.pools.no_runs,
+            self.block_bytes,
         )
-        self.forest = Forest(self.accounts, self.pools.no_runs)
+        self.forest = Forest(self.accounts, self.hooks, self.pools.no_runs)
         self.retentions = Retentions(self.accounts)
         self.keeper = Keeper(
             self.accounts,
@@ -80,8 +87,12 @@ class Core:
         self.leases = LeaseBook(self.windows, self.places)
         self.in_flight = InFlight(self.leases, block_tokens)
         self.publisher = Publisher(self.forest, self.block_bytes, token_exact=token_exact)
-        self.room = Room(self.pools, self.accounts, self.keeper, self.leases, self.retentions)
-        self.committer = Committer(self.keeper, self.locations, self.windows, self.block_bytes)
+        self.room = Room(
+            self.pools, self.accounts, self.keeper, self.leases, self.retentions, self.hooks
+        )
+        self.committer = Committer(
+            self.keeper, self.locations, self.windows, self.hooks, self.block_bytes
+        )
         self.admission = Admission(
             self.accounts,
             self.forest,
@@ -92,6 +103,7 @@ class Core:
             self.retentions,
             self.gone,
             self.windows,
+            self.hooks,
             block_tokens=block_tokens,
             token_exact=token_exact,
             copy_block=copy_block,

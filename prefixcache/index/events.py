@@ -7,6 +7,7 @@ from typing import Protocol
 import msgspec
 import xxhash
 
+from prefixcache.index.hooks import Hooks
 from prefixcache.index.namespaces import Scope
 from prefixcache.index.nodes import Mount, Node, Root
 from prefixcache.index.published import Published
@@ -67,7 +68,10 @@ class BlockEvent:
 
 
 class Observer(Protocol):
-    """Is told what comes and goes, while it happens; it may not call the cache, nor raise."""
+    """Is told what comes and goes, while it happens.
+
+    It may look, but not change the cache: that raises HookError. What it raises is logged.
+    """
 
     def stored(self, event: BlockEvent) -> None:
         """These blocks can be matched from now on."""
@@ -85,9 +89,10 @@ class Observer(Protocol):
 class Observers:
     """Whoever wants to know: `all` of them. With nobody there, news cost one test."""
 
-    __slots__ = ("_block_bytes", "all")
+    __slots__ = ("_block_bytes", "_hooks", "all")
 
-    def __init__(self, block_bytes: int) -> None:
+    def __init__(self, hooks: Hooks, block_bytes: int) -> None:
+        self._hooks = hooks
         self._block_bytes = block_bytes
         self.all: list[Observer] = []
 
@@ -103,18 +108,18 @@ class Observers:
         """Tell of blocks of `node`, which are in the tree."""
         event = BlockEvent(node, first_block, n_blocks, self._block_bytes)
         for observer in self.all:
-            observer.stored(event)
+            self._hooks.tell(observer.stored, event)
 
     def removed(self, node: Node, first_block: int, n_blocks: int) -> None:
         """Tell of blocks of `node`, which are still in the tree."""
         event = BlockEvent(node, first_block, n_blocks, self._block_bytes)
         for observer in self.all:
-            observer.removed(event)
+            self._hooks.tell(observer.removed, event)
 
     def cleared(self, scope: Scope | Published) -> None:
         """Tell of a scope or prompt that has been invalidated."""
         for observer in self.all:
-            observer.cleared(scope)
+            self._hooks.tell(observer.cleared, scope)
 
 
 def key_above(node: Node, block_bytes: int) -> bytes:

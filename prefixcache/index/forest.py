@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from prefixcache.index.accounts import Account, Accounts
+from prefixcache.index.hooks import Hooks
 from prefixcache.index.namespaces import GenerationCounters, Namespace, Scope, scopes_of
 from prefixcache.index.nodes import Anchor, Mount, Node, Root
 from prefixcache.index.published import Published
@@ -24,8 +25,9 @@ class Forest:
     whole collection to the queue without opening it.
     """
 
-    def __init__(self, accounts: Accounts, no_runs: GroupRuns) -> None:
+    def __init__(self, accounts: Accounts, hooks: Hooks, no_runs: GroupRuns) -> None:
         self._accounts = accounts
+        self._hooks = hooks
         self._generations = GenerationCounters()
         self.epoch = 0  # counts bumps: a root that was checked at it is current
         self._roots: dict[Namespace, Root] = {}
@@ -124,6 +126,8 @@ class Forest:
 
     def invalidate(self, scope: Scope) -> None:
         """Make every tree of `scope` unmatchable. O(1), amortised; nothing is freed yet."""
+        if self._hooks.is_running:
+            self._hooks.refuse()
         self._generations.bump(scope)
         self.epoch += 1
         self._bury(scope)

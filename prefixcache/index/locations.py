@@ -6,6 +6,7 @@ from collections.abc import Hashable
 from typing import NamedTuple, Protocol
 
 from prefixcache.index.events import BlockEvent, Observers
+from prefixcache.index.hooks import Hooks
 from prefixcache.index.nodes import Copy, Node
 from prefixcache.index.spans import GroupRuns
 from prefixcache.index.tokens import TOKEN_BYTES, Packed, common_prefix_tokens
@@ -14,7 +15,11 @@ from prefixcache.index.windows import Windows
 
 
 class LowerTier(Protocol):
-    """Keeps the KV of blocks that leave the device. It may not call the cache, nor raise."""
+    """Keeps the KV of blocks that leave the device.
+
+    It may look, but not change the cache: that raises HookError. What it raises is logged, and
+    counts as a refusal.
+    """
 
     def demote(self, event: BlockEvent) -> Hashable | None:
         """Take a copy of these blocks, before they are given to somebody else.
@@ -45,12 +50,14 @@ class Locations:
     def __init__(
         self,
         tier: LowerTier | None,
+        hooks: Hooks,
         observers: Observers,
         windows: Windows,
         no_runs: GroupRuns,
         block_bytes: int,
     ) -> None:
         self.tier = tier
+        self._hooks = hooks
         self._windows = windows
         self._observers = observers
         self._no_runs = no_runs
@@ -68,7 +75,8 @@ class Locations:
         kept = leaf.n_blocks - n_blocks
         copy = leaf.copy
         if copy is None:
-            handle = self.tier.demote(BlockEvent(leaf, kept, n_blocks, self._block_bytes))
+            event = BlockEvent(leaf, kept, n_blocks, self._block_bytes)
+            handle = self._hooks.tell(self.tier.demote, event)
             if handle is None:
                 return None
             copy = Copy(handle, -kept)
@@ -122,7 +130,7 @@ class Locations:
         del nodes[node]
         if not nodes:
             del self._nodes_of[copy.handle]
-            self.tier.forget(copy.handle)
+            self._hooks.tell(self.tier.forget, copy.handle)
 
     def drop_below(self, node: Node) -> None:
         """Forget all that is below a node; nothing of it is on the device."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from prefixcache.errors import PoolExhaustedError
 from prefixcache.index.accounts import Account, Accounts
 from prefixcache.index.groups import GroupPools
+from prefixcache.index.hooks import Hooks
 from prefixcache.index.keeper import Keeper
 from prefixcache.index.lease import Lease, LeaseBook
 from prefixcache.index.retention import Retentions
@@ -25,12 +26,14 @@ class Room:
         keeper: Keeper,
         leases: LeaseBook,
         retentions: Retentions,
+        hooks: Hooks,
     ) -> None:
         self._pools = pools
         self._accounts = accounts
         self._keeper = keeper
         self._leases = leases
         self._retentions = retentions
+        self._hooks = hooks
 
     def require(self, n_blocks: int, n_obtainable: int) -> None:
         """Raise PoolExhaustedError if `n_blocks` is more than `n_obtainable`."""
@@ -42,6 +45,8 @@ class Room:
 
         Cost: O(log n) per run, per node given up and per lease that gives slack.
         """
+        if self._hooks.is_running:
+            self._hooks.refuse()
         account = lease.account
         if account.max_blocks < self._pools.n_blocks:
             self._make_own_room(account, n_blocks, now)
@@ -69,6 +74,8 @@ class Room:
             n_asked: how many its request takes in all. What it has and takes within its reserve
                 is at nobody's cost but the others', their retained prefixes included.
         """
+        if self._hooks.is_running:
+            self._hooks.refuse()
         self._retentions.expire(now)
         freed = self._evict(n_blocks, now, asking, n_asked)
         if freed < n_blocks and asking is not None:
