@@ -8,6 +8,7 @@ import sys
 from typing import NamedTuple
 
 import pytest
+import xxhash
 
 from prefixcache.index import BlockEvent, Namespace, PrefixCache, Published, Scope, pack, unpack
 from tests.index.published import T, U, publish
@@ -86,6 +87,36 @@ def test_a_key_names_a_block_and_all_that_comes_before_it() -> None:
     assert (second.parent, third.parent) == (first.keys[1], first.keys[0])
     assert len({*first.keys, *second.keys, *third.keys}) == 6
     assert all(len(key) == 16 for key in first.keys)
+    assert first.keys[1] == xxhash.xxh3_128_digest(first.keys[0] + pack([3, 4]))
+
+
+def test_a_key_does_not_depend_on_how_the_tree_is_cut() -> None:
+    """Stored at once or turn by turn, behind a node that was split or not."""
+    whole = (0, 1, 2, 3, 4, 5)
+    paths: list[list[tuple[int, ...]]] = [
+        [whole],
+        [whole[:2], whole[:4], whole],
+        [(0, 1, 2, 3, 9, 9), whole],
+    ]
+    found = []
+    for prompts in paths:
+        cache, listener = cache_of()
+        for ids in prompts:
+            keep(cache, *ids, namespace=T)
+        found.append({seen.ids[-1]: seen.keys[-1] for seen in listener.seen}[5])
+    assert len(set(found)) == 1
+
+
+def test_tails_are_told_of_before_what_they_depend_on() -> None:
+    """Block after block, as they go."""
+    cache, listener = cache_of()
+    keep(cache, 1, 2, 3, 4, namespace=T)
+    keep(cache, 1, 2, 7, 8, namespace=T)
+    while cache.evict(1):
+        pass
+    removed = [seen for seen in listener.seen if seen.kind == "removed"]
+    assert [seen.ids for seen in removed] == [(3, 4), (7, 8), (1, 2)]
+    assert [seen.start_block for seen in removed] == [1, 1, 0]
 
 
 @pytest.mark.parametrize(

@@ -56,9 +56,7 @@ def test_less_than_a_block_is_no_reason_to_store_or_share() -> None:
     assert why(cache, 1, 2, 7, 8) == Miss(MissReason.BELOW_BLOCK, 2)
     whole = cache_of(exact=False)
     keep(whole, 1, 2, 3, 4, namespace=T)
-    miss = why(whole, 1, 2, 3, 9, 9)
-    assert miss is not None
-    assert miss.reason is MissReason.BELOW_BLOCK
+    assert why(whole, 1, 2, 3, 9, 9) == Miss(MissReason.BELOW_BLOCK, 3)
 
 
 def test_what_was_evicted_is_told_from_what_was_never_there() -> None:
@@ -81,7 +79,10 @@ def test_what_was_invalidated_is_said_to_be_old() -> None:
 
 
 def test_what_the_tenant_has_in_another_namespace_is_said_to_be_there() -> None:
-    """Another tenant's is not: nobody learns of it."""
+    """Though nothing else is stored. Another tenant's is not: nobody learns of it."""
+    cache = cache_of()
+    keep(cache, 1, 2, 3, 4, namespace=Namespace(tenant="t", salt="s"))
+    assert why(cache, 1, 2, 3) == Miss(MissReason.OTHER_NAMESPACE, 0)
     cache = cache_of()
     keep(cache, 1, 2, 3, 4, namespace=Namespace(tenant="u"))
     assert why(cache, 1, 2, 3) == Miss(MissReason.NOTHING_STORED, 0)
