@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import click
 import msgspec
 
 from gateway.lazy import LazyGroup
 from prefixcache.bench import machine
+
+_T = TypeVar("_T")
 
 
 @click.group(
@@ -25,6 +28,24 @@ from prefixcache.bench import machine
 )
 def bench() -> None:
     """Measure this machine with our own parts."""
+
+
+def each(
+    read: Callable[[str], _T],
+) -> Callable[[click.Context, click.Parameter, str], tuple[_T, ...]]:
+    """Return an option's callback that reads the parts of a list with commas."""
+    return lambda _context, _parameter, text: tuple(read(part.strip()) for part in text.split(","))
+
+
+def one_of(names: Sequence[str]) -> Callable[[str], str]:
+    """Return a reader of one of `names`; anything else is a usage error."""
+
+    def read(text: str) -> str:
+        if text not in names:
+            raise click.BadParameter(f"{text!r} is none of {', '.join(names)}")
+        return text
+
+    return read
 
 
 def save(file: Path, result: Mapping[str, object]) -> None:

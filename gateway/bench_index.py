@@ -7,19 +7,9 @@ from pathlib import Path
 
 import click
 
-from gateway.bench import save
+from gateway.bench import each, one_of, save
 from prefixcache.bench.index import NAMES, measure
 from prefixcache.bench.index_rows import as_data, as_text
-
-
-def read_names(context: click.Context, parameter: click.Parameter, listed: str) -> tuple[str, ...]:
-    """Return the workloads of a list such as A,C2; an unknown one is a usage error."""
-    names = tuple(name.strip() for name in listed.split(","))
-    for name in names:
-        if name not in NAMES:
-            known = ", ".join(NAMES)
-            raise click.BadParameter(f"{name!r} is not among {known}", context, parameter)
-    return names
 
 
 @click.command("index", epilog="Example: prefixcache bench index --workload A,B --json result.json")
@@ -29,7 +19,7 @@ def read_names(context: click.Context, parameter: click.Parameter, listed: str) 
     metavar="NAME,...",
     default=",".join(NAMES),
     show_default=True,
-    callback=read_names,
+    callback=each(one_of(NAMES)),
     help="Which to run.",
 )
 @click.option(

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 import click
 
-from gateway.bench import save
+from gateway.bench import each, one_of, save
 from prefixcache.bench.policies import as_data, as_table, compare
 from prefixcache.index.policies import POLICY_NAMES, PolicyOptions
 from prefixcache.traces import read_trace
 
 _UNLIMITED = "unlimited"
 _DEFAULTS = PolicyOptions()
-_T = TypeVar("_T")
 
 
 def _capacity(text: str) -> int | None:
@@ -24,19 +21,6 @@ def _capacity(text: str) -> int | None:
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise click.BadParameter(f"{text!r} is neither a number above 0 nor {_UNLIMITED!r}")
     return int(text)
-
-
-def _policy(text: str) -> str:
-    if text not in POLICY_NAMES:
-        raise click.BadParameter(f"{text!r} is none of {', '.join(POLICY_NAMES)}")
-    return text
-
-
-def _each(
-    read: Callable[[str], _T],
-) -> Callable[[click.Context, click.Parameter, str], tuple[_T, ...]]:
-    """Return a callback that reads the parts of a list with commas."""
-    return lambda _context, _parameter, text: tuple(read(part.strip()) for part in text.split(","))
 
 
 @click.command(
@@ -54,7 +38,7 @@ def _each(
 @click.option(
     "--capacity",
     "capacities",
-    callback=_each(_capacity),
+    callback=each(_capacity),
     default="1000,10000",
     show_default=True,
     metavar="N,...",
@@ -63,7 +47,7 @@ def _each(
 @click.option(
     "--policy",
     "names",
-    callback=_each(_policy),
+    callback=each(one_of(POLICY_NAMES)),
     default="lru,cost-aware,slru,lfu,fifo",
     show_default=True,
     metavar="NAME,...",
