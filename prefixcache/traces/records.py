@@ -11,8 +11,8 @@ class TraceRequest:
     """One request of a trace."""
 
     timestamp_seconds: float  # of its arrival, from the trace's start
-    input_length: int  # tokens
-    output_length: int  # tokens
+    input_tokens: int
+    output_tokens: int
     hash_ids: tuple[int, ...]  # one per block; each stands for the whole prefix up to its end
     block_tokens: int
 

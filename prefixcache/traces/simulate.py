@@ -87,16 +87,16 @@ def simulate(
 
 def _summed(requests: Sequence[TraceRequest], hit_blocks: Sequence[int]) -> Simulation:
     hit_tokens = [
-        min(n_blocks * request.block_tokens, request.input_length)
+        min(n_blocks * request.block_tokens, request.input_tokens)
         for request, n_blocks in zip(requests, hit_blocks, strict=True)
     ]
     return Simulation(
         requests=len(requests),
         blocks=sum(len(request.hash_ids) for request in requests),
         hit_blocks=sum(hit_blocks),
-        tokens=sum(request.input_length for request in requests),
+        tokens=sum(request.input_tokens for request in requests),
         hit_tokens=sum(hit_tokens),
-        attention_pairs=sum(_pairs(request.input_length) for request in requests),
+        attention_pairs=sum(_pairs(request.input_tokens) for request in requests),
         hit_attention_pairs=sum(_pairs(n_tokens) for n_tokens in hit_tokens),
     )
 
