@@ -15,8 +15,9 @@ class BlockPool:
 
     Extents never touch each other. They are found by their first block, by the block after their
     last, and by size: one unordered set for the lengths from each power of two to the next, and a
-    bit for each set that is not empty. What lies free at the pool's end is kept apart from them:
-    until the pool has been full once, taking from there is all that happens.
+    bit for each set that is not empty. What lies free at the pool's end, the tail, is in no
+    extent but known by its first block alone: while nothing else is free, which is so until
+    something is freed, taking blocks only moves that.
     """
 
     def __init__(self, n_blocks: int) -> None:
@@ -29,17 +30,17 @@ class BlockPool:
         self._first_until: dict[int, int] = {}  # block after the last -> first block
         self._firsts_of: list[dict[int, None]] = [{} for _ in range(n_blocks.bit_length())]
         self._sizes = 0  # bit i: there is an extent of 2**i to 2**(i + 1) - 1 blocks
-        self._rest = n_blocks  # from here on all are free, and in no extent
+        self._tail_first = n_blocks  # from here on all are free
         self.free(Span(BlockId(0), n_blocks))
 
     @property
     def longest_free_run(self) -> int:
         """The most consecutive free blocks. Cost: the extents of at least half that length."""
-        rest, sizes = self.n_blocks - self._rest, self._sizes
+        n_tail, sizes = self.n_blocks - self._tail_first, self._sizes
         if not sizes:
-            return rest
+            return n_tail
         longest = list(self._firsts_of[sizes.bit_length() - 1])  # also for other threads
-        return max([rest, *[self._length_from.get(first, 0) for first in longest]])
+        return max([n_tail, *[self._length_from.get(first, 0) for first in longest]])
 
     def allocate(self, n_blocks: int, after: Runs = ()) -> Runs:
         """Take `n_blocks` blocks, which are known to be free, in few runs.
@@ -53,19 +54,19 @@ class BlockPool:
         """
         taken: Runs = ()
         if not self._sizes and n_blocks:
-            return (self._take_rest(n_blocks),)
+            return (self._take_tail(n_blocks),)
         if after and n_blocks:
             first = after[-1].first + after[-1].n_blocks
             if first in self._length_from:
                 taken = (self._take_from(first, n_blocks),)
                 n_blocks -= taken[0].n_blocks
-            elif first == self._rest < self.n_blocks:
-                taken = (self._take_rest(min(n_blocks, self.n_blocks - first)),)
+            elif first == self._tail_first < self.n_blocks:
+                taken = (self._take_tail(min(n_blocks, self.n_blocks - first)),)
                 n_blocks -= taken[0].n_blocks
         while n_blocks:
             first = self._fitting(n_blocks)
-            if first == self._rest:
-                span = self._take_rest(min(n_blocks, self.n_blocks - first))
+            if first == self._tail_first:
+                span = self._take_tail(min(n_blocks, self.n_blocks - first))
             else:
                 span = self._take_from(first, n_blocks)
             n_blocks -= span.n_blocks
@@ -84,12 +85,12 @@ class BlockPool:
         self._is_free[first:until] = b"\x01" * length
         self.n_free += length
         before = self._first_until.pop(first, None)
-        if until == self._rest:
+        if until == self._tail_first:
             if before is not None:
                 self._unfile(before, first - before)
                 del self._length_from[before]
                 first = BlockId(before)
-            self._rest = first
+            self._tail_first = first
             return
         following = self._length_from.pop(until, None)
         if following is not None:
@@ -113,8 +114,8 @@ class BlockPool:
     def free_spans(self) -> list[Span]:
         """Return every free extent by position. Cost: sorts them; for checks and reports."""
         spans = [Span(BlockId(first), n) for first, n in sorted(self._length_from.items())]
-        rest = self.n_blocks - self._rest
-        return [*spans, Span(BlockId(self._rest), rest)] if rest else spans
+        n_tail = self.n_blocks - self._tail_first
+        return [*spans, Span(BlockId(self._tail_first), n_tail)] if n_tail else spans
 
     def check(self) -> None:
         """Prove that extents and marks agree. Raises BooksError."""
@@ -125,9 +126,9 @@ class BlockPool:
                 raise BooksError(f"extent {first}+{length} is not known by its end")
             if first not in self._firsts_of[length.bit_length() - 1]:
                 raise BooksError(f"extent {first}+{length} is not known by its size")
-            if first + length in self._length_from or first + length == self._rest:
+            if first + length in self._length_from or first + length == self._tail_first:
                 raise BooksError(f"extent {first}+{length} touches the next one")
-        marks[self._rest :] = b"\x01" * (self.n_blocks - self._rest)
+        marks[self._tail_first :] = b"\x01" * (self.n_blocks - self._tail_first)
         if marks != self._is_free or sum(marks) != self.n_free:
             raise BooksError(f"{sum(marks)} blocks in extents, {self.n_free} counted free")
         known = (len(self._first_until), sum(len(firsts) for firsts in self._firsts_of))
@@ -145,15 +146,19 @@ class BlockPool:
             if self._length_from[first] >= n_blocks:
                 return first
         larger = sizes >> size + 1
-        rest = self.n_blocks - self._rest
-        if not larger and rest and (rest >= n_blocks or rest.bit_length() > sizes.bit_length()):
-            return self._rest
+        n_tail = self.n_blocks - self._tail_first
+        if (
+            not larger
+            and n_tail
+            and (n_tail >= n_blocks or n_tail.bit_length() > sizes.bit_length())
+        ):
+            return self._tail_first
         size = size + (larger & -larger).bit_length() if larger else sizes.bit_length() - 1
         return _any_of(self._firsts_of[size])
 
-    def _take_rest(self, n_blocks: int) -> Span:
-        first = self._rest
-        self._rest = until = first + n_blocks
+    def _take_tail(self, n_blocks: int) -> Span:
+        first = self._tail_first
+        self._tail_first = until = first + n_blocks
         self._is_free[first:until] = bytes(n_blocks)
         self.n_free -= n_blocks
         return Span(BlockId(first), n_blocks)

@@ -55,7 +55,9 @@ def test_a_node_tells_its_place_and_its_use() -> None:
     trunk, tail = tree.nodes
     assert (trunk.id, trunk.parent, tail.parent) == (0, None, 0)
     assert (trunk.start_token, trunk.n_tokens, trunk.n_blocks) == (0, 4, 2)
-    assert (tail.start_token, tail.n_tokens, tail.n_children) == (4, 2, 0)
+    assert (tail.start_token, tail.n_tokens, tail.n_blocks) == (4, 2, 1)
+    assert (trunk.n_children, trunk.hits, trunk.on_device) == (1, 1, True)
+    assert (tail.n_children, tail.hits, tail.on_device) == (0, 0, True)
     assert (trunk.pins, trunk.retained, tail.pins, tail.retained) == (1, True, 1, False)
     assert trunk.idle_seconds is tail.idle_seconds is None
     behind = next(tree for tree in snapshot.trees if tree.published is not None)
@@ -67,7 +69,7 @@ def test_it_is_bounded_and_says_so(max_nodes: int) -> None:
     """Roots and mounts count as nodes too."""
     snapshot = busy_cache().snapshot(max_nodes=max_nodes)
     n_shown = len(snapshot.trees) + sum(len(tree.nodes) for tree in snapshot.trees)
-    assert n_shown <= max_nodes
+    assert n_shown == min(max_nodes, 12)
     assert snapshot.is_complete == (max_nodes >= 12)
 
 
