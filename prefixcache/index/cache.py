@@ -209,8 +209,8 @@ class PrefixCache:
             self._room.take(lease, portion, self._clock())
         self._leases.resize(lease, lease.n_blocks, n_needed)
 
-    def slide(self, lease: Lease, first: int, last: int) -> None:
-        """Have room in the window groups for tokens `first` to `last` - 1, which come next.
+    def slide(self, lease: Lease, start: int, stop: int) -> None:
+        """Have room in the window groups for the tokens from `start` up to `stop`, which come next.
 
         What none of them sees is let go of: the lease's own blocks are free, the tree's are cached.
         Without window groups nothing happens.
@@ -221,7 +221,7 @@ class PrefixCache:
         """
         self._leases.require_live(lease)
         if lease.window_hold is not None:
-            self._core.windows.slide(lease.window_hold, lease.node, first, last)
+            self._core.windows.slide(lease.window_hold, lease.node, start, stop)
 
     def commit(self, lease: Lease, tokens: Packed) -> None:
         """Make the full blocks of a request matchable.

@@ -109,7 +109,7 @@ class Forest:
         return known
 
     def drop(self, anchor: Anchor) -> None:
-        """Forget an empty root or mount that no lease is in, stale or not; harmless twice."""
+        """Forget an empty root or mount that no lease is in, unless that was done before."""
         if anchor not in self._all:
             return
         for members in (*anchor.memberships, self._all):

@@ -29,7 +29,10 @@ class Twins:
         return self._in_flight.wait(leader, n_shared, bytes(tokens), priority)
 
     def leave(self, waiter: Waiter) -> None:
-        """End a wait without a request; who waited for this one is looked after. Harmless twice."""
+        """End a wait without a request; another goes on for those who waited for this one.
+
+        Leaving twice is harmless.
+        """
         self._in_flight.leave(waiter)
 
     def priority(self, lease: Lease) -> int:
