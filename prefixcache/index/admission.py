@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import NoReturn
 
-from prefixcache.errors import EmptyPromptError, RequestTooLargeError
+from prefixcache.errors import ConfigError, EmptyPromptError, RequestTooLargeError
 from prefixcache.index.accounts import SYSTEM_TENANT, Account, Accounts
 from prefixcache.index.forest import Forest
 from prefixcache.index.hooks import Hooks
@@ -141,8 +141,8 @@ class Admission:
         if self._hooks.is_running:
             self._hooks.refuse()
         length, rest = divmod(len(tokens), TOKEN_BYTES)
-        if rest or not length:
-            _refuse(tokens)
+        if rest or not length or room_tokens < 0:
+            _refuse(tokens, room_tokens)
         if self._retentions.by_end:
             self._retentions.expire(now)
         root = self._forest.plant(namespace, now)
@@ -337,8 +337,10 @@ class Admission:
         return MissReason.NOTHING_STORED
 
 
-def _refuse(tokens: Packed) -> NoReturn:
+def _refuse(tokens: Packed, room_tokens: int) -> NoReturn:
     n_tokens(tokens)  # raises on half a token
+    if room_tokens < 0:
+        raise ConfigError("room_tokens", room_tokens, "must be at least 0")
     raise EmptyPromptError
 
 

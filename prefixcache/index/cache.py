@@ -166,7 +166,7 @@ class PrefixCache:
             RequestTooLargeError: it cannot fit even when nothing else runs.
             PoolExhaustedError: it does not fit now. Nothing is taken or touched.
             TokenIdError: `tokens` ends in half a token.
-            ConfigError: the tenant is the one that owns the published prompts.
+            ConfigError: the tenant is the published prompts' own, or `room_tokens` is below 0.
 
         Cost: the match, the nodes on its path, and O(log n) per node given up.
         """

@@ -82,6 +82,8 @@ class Core:
             self.block_bytes,
         )
         most_retained = quarter if retained_blocks is None else retained_blocks
+        if most_retained < 0:
+            raise ConfigError("retained_blocks", most_retained, "must be at least 0")
         self.retainer = Retainer(self.keeper, self.retentions, most_retained)
         self.places = tuple(_places(windows))
         self.leases = LeaseBook(self.windows, self.places)

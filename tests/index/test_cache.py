@@ -86,6 +86,15 @@ def test_an_empty_prompt_is_refused() -> None:
     assert found(cache_of()) == 0
 
 
+def test_room_for_less_than_nothing_is_refused() -> None:
+    """Before a block is taken."""
+    cache = cache_of()
+    with pytest.raises(ConfigError, match="room_tokens = -3"):
+        cache.acquire(NS, pack([1, 2]), room_tokens=-3)
+    cache.check()
+    assert cache.counts().held == 0
+
+
 def test_half_a_token_is_refused() -> None:
     """Packed prompts are whole tokens."""
     cache = cache_of()

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from prefixcache.errors import ConfigError
 from prefixcache.index import Lease, Namespace, PrefixCache, Quota, Scope, pack
 from tests.index.published import T, U, publish
 from tests.index.small import found, hold, keep
@@ -171,7 +172,7 @@ def test_no_request_is_refused_for_what_is_retained() -> None:
 
 
 def test_a_tenant_retains_no_more_than_its_budget() -> None:
-    """What would end first makes place; a prefix longer than the budget is kept in part."""
+    """What would end first gives way; a prefix longer than the budget is kept in part."""
     cache = cache_of(budget=3)
     assert keep_long(cache, 1, 1, 2, 2, seconds=10) == 4
     assert keep_long(cache, 3, 3, 4, 4, seconds=90) == 4
@@ -213,3 +214,10 @@ def test_retaining_again_lasts_as_long_as_the_longer_of_both() -> None:
     cache.reclaim()
     assert cache.tenant_stats("t").retained_blocks == 0
     cache.check()
+
+
+def test_a_budget_below_nothing_is_refused() -> None:
+    """With none at all, nothing is retained."""
+    with pytest.raises(ConfigError, match="retained_blocks = -1"):
+        cache_of(budget=-1)
+    assert keep_long(cache_of(budget=0), 1, 2, 3, 4) == 0
