@@ -160,10 +160,11 @@ def _check_windows(
     for node in all_nodes:
         n_blocks = _mark(owned, node.windows[group]) if node.windows else 0
         _require(n_blocks <= node.n_blocks, f"{_name_of(node)} has {n_blocks} window blocks")
-        _require(not node.window_users or node.pins > 0, f"{_name_of(node)} is seen, not pinned")
-        held += n_blocks if node.window_users else 0
-        cached += 0 if node.window_users else n_blocks
-        due = n_blocks > 0 and not node.window_users
+        is_seen = bool(node.window_users and node.window_users[group])
+        _require(not is_seen or node.pins > 0, f"{_name_of(node)} is seen, not pinned")
+        held += n_blocks if is_seen else 0
+        cached += 0 if is_seen else n_blocks
+        due = n_blocks > 0 and not is_seen
         n_loose += due
         _require(windows.is_loose(node, group) == due, f"{_name_of(node)} may give: not {due}")
     _require(windows.n_loose(group) == n_loose, f"{windows.n_loose(group)} may give, not {n_loose}")

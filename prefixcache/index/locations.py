@@ -85,7 +85,7 @@ class Locations:
             self._windows.give_up(leaf, n_blocks)
         if kept:
             gone = cut_tail(leaf, kept, self._block_bytes)
-            gone.windows = self._windows.none
+            gone.windows = gone.window_users = self._windows.none
             gone.copy = Copy(copy.handle, copy.first_block + kept)
             self._nodes_of.setdefault(copy.handle, {})[gone] = None
         elif leaf.copy is None:

@@ -12,7 +12,7 @@ from prefixcache.index.misses import Tally
 from prefixcache.index.namespaces import Generations, Namespace
 from prefixcache.index.published import Published
 from prefixcache.index.spans import GroupRuns
-from prefixcache.index.window_hold import WindowHold
+from prefixcache.index.window_hold import Users
 
 
 class Copy(NamedTuple):
@@ -71,7 +71,7 @@ class Node(Entry):
         self.copy: Copy | None = None
         self.digest: bytes | None = None  # of its last block, once somebody asked for it
         self.windows: GroupRuns = ()  # of each window group, what its last positions have there
-        self.window_users: tuple[WindowHold, ...] = ()  # what sees some of that
+        self.window_users: tuple[Users, ...] = ()  # of each window group, who sees some of that
 
 
 class Anchor(Node):

@@ -6,12 +6,13 @@ from prefixcache.index.spans import Runs, n_blocks_in
 
 
 class WindowPart:
-    """A lease's own blocks in one window group: those of positions from block `start` on."""
+    """What a lease holds in one window group: its own blocks, and the tree's that it can see."""
 
-    __slots__ = ("runs", "start")
+    __slots__ = ("first_seen", "runs", "start")
 
-    def __init__(self, start: int) -> None:
-        self.start = start
+    def __init__(self, n_stored: int) -> None:
+        self.first_seen = n_stored  # in blocks: it holds no tree's blocks before
+        self.start = n_stored  # where its own begin
         self.runs: Runs = ()
 
     @property
@@ -21,10 +22,12 @@ class WindowPart:
 
 
 class WindowHold:
-    """What a lease holds in the window groups: its own blocks, and the tree's that it can see."""
+    """What a lease holds in the window groups."""
 
-    __slots__ = ("first_seen", "parts")
+    __slots__ = ("parts",)
 
     def __init__(self, n_groups: int, n_stored: int) -> None:
-        self.first_seen = n_stored  # in blocks: it holds no tree's blocks before
-        self.parts = tuple(WindowPart(n_stored) for _ in range(n_groups))
+        self.parts = tuple([WindowPart(n_stored) for _ in range(n_groups)])
+
+
+Users = tuple[WindowPart, ...]  # who sees some of a node's blocks in one group

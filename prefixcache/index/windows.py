@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from prefixcache.errors import ConfigError, PoolExhaustedError
 from prefixcache.index.blocks import BlockPool
 from prefixcache.index.nodes import Mount, Node
-from prefixcache.index.spans import GroupRuns, Runs, cut, join, n_blocks_in
-from prefixcache.index.window_hold import WindowHold
+from prefixcache.index.spans import Runs, cut, join, n_blocks_in
+from prefixcache.index.window_hold import Users, WindowHold, WindowPart
 from prefixcache.types import PoolCounts
 
 Step = tuple[Node, int]  # a node of a path, and the block that a match follows it up to
@@ -35,7 +35,7 @@ class Windows:
         self.pools = tuple(BlockPool(n_blocks) for n_blocks in pool_blocks)
         self.n_cached = [0] * len(self.pools)
         self.n_held = [0] * len(self.pools)
-        self.none: GroupRuns = ((),) * len(self.pools)
+        self.none: tuple[tuple[()], ...] = ((),) * len(self.pools)
         self._block_tokens = block_tokens
         self._loose: tuple[OrderedDict[Node, None], ...] = tuple(
             OrderedDict() for _ in self.pools
@@ -71,7 +71,12 @@ class Windows:
     def enter(self, node: Node, n_stored: int) -> WindowHold:
         """Hold the blocks that the token after `n_stored` blocks sees, on the path to `node`."""
         hold = WindowHold(len(self.pools), n_stored)
-        self._see_from(hold, node, self._first_needed(n_stored * self._block_tokens))
+        for group, part in enumerate(hold.parts):
+            part.first_seen = self.first_visible(group, n_stored * self._block_tokens)
+            for above in _path_up(node):
+                if above.end_block <= part.first_seen:
+                    break
+                self._use(group, part, above)
         return hold
 
     def slide(self, hold: WindowHold, node: Node, first: int, last: int) -> None:
@@ -81,12 +86,13 @@ class Windows:
             PoolExhaustedError: some group has less room. Nothing more is held than before.
         """
         for group, part in enumerate(hold.parts):
-            gone = min(self.first_visible(group, first), part.end) - part.start
+            first_block = self.first_visible(group, first)
+            gone = min(first_block, part.end) - part.start
             if gone > 0:
                 dropped, part.runs = cut(part.runs, gone)
                 part.start += gone
                 self._free_held(group, dropped)
-        self._look_from(hold, node, self._first_needed(first))
+            self._look_from(group, part, node, first_block)
         end = -(-last // self._block_tokens)
         for group, part in enumerate(hold.parts):
             self._require(group, end - part.end)
@@ -103,10 +109,10 @@ class Windows:
         for part in hold.parts:
             head, part.runs = cut(part.runs, max(n_full - part.start, 0))
             part.start = max(part.start, n_full)
+            part.first_seen = min(part.first_seen, node.end_block - node.n_blocks)
             given.append(head)
         node.windows = tuple(given)
-        node.window_users = (hold,)
-        hold.first_seen = min(hold.first_seen, node.end_block - node.n_blocks)
+        node.window_users = tuple([(part,) for part in hold.parts])
 
     def adopt(self, hold: WindowHold, node: Node, above: Node) -> None:
         """Go on at `node`, which others stored below `above`: fill its holes, free doubles."""
@@ -123,7 +129,7 @@ class Windows:
         for group, part in enumerate(hold.parts):
             self._free_held(group, part.runs)
             part.runs = ()
-        self._look_from(hold, node, node.end_block + 1)
+            self._look_from(group, part, node, node.end_block + 1)
 
     def split(self, upper: Node, node: Node) -> None:
         """Share out the window blocks of `node`, of which `upper` has become the first part."""
@@ -131,12 +137,16 @@ class Windows:
         upper.windows = tuple(head for head, _ in parts)
         node.windows = tuple(tail for _, tail in parts)
         upper.window_users = tuple(
-            [hold for hold in node.window_users if hold.first_seen < upper.end_block]
+            [
+                tuple([part for part in users if part.first_seen < upper.end_block])
+                for users in node.window_users
+            ]
         )
-        if node.window_users and not upper.window_users:
-            self._move(upper, self.n_held, self.n_cached)
-        self._file(upper)
-        self._file(node)
+        for group, users in enumerate(node.window_users):
+            if users and not upper.window_users[group]:
+                self._hold(group, -n_blocks_in(upper.windows[group]))
+            self._file(group, upper)
+            self._file(group, node)
 
     def give_up(self, node: Node, n_blocks: int) -> None:
         """Free the window blocks of the last `n_blocks` positions of a node that nobody uses."""
@@ -146,14 +156,15 @@ class Windows:
             self._free_cached(group, tail)
             kept.append(head)
         node.windows = tuple(kept)
-        self._file(node)
+        for group in range(len(kept)):
+            self._file(group, node)
 
     def runs_to(self, hold: WindowHold, node: Node, group: int) -> tuple[int, Runs]:
         """Return the first block that a lease at `node` holds in a group, and all from there on."""
         part = hold.parts[group]
         runs, start = part.runs, part.start
         for above in _path_up(node):
-            if hold not in above.window_users:
+            if part not in above.window_users[group]:
                 break
             n_there = n_blocks_in(above.windows[group])
             if above.end_block != start or not n_there:
@@ -171,11 +182,8 @@ class Windows:
         """Return how many nodes may be asked to give up blocks of a group."""
         return len(self._loose[group])
 
-    def _first_needed(self, position: int) -> int:
-        return min(self.first_visible(group, position) for group in range(len(self.pools)))
-
     def _adopt_one(self, hold: WindowHold, node: Node) -> None:
-        windows = list(node.windows or self.none)
+        windows = list(node.windows)
         for group, part in enumerate(hold.parts):
             own, part.runs = cut(part.runs, max(node.end_block - part.start, 0))
             part.start = max(part.start, node.end_block)
@@ -183,58 +191,53 @@ class Windows:
             filling, doubles = cut(own, n_filled)
             windows[group] = join(filling, windows[group])
             self._free_held(group, doubles)
-            if not node.window_users:
-                self.n_held[group] -= n_filled
-                self.n_cached[group] += n_filled
+            if not node.window_users[group]:
+                self._hold(group, -n_filled)
         node.windows = tuple(windows)
-        self._use(hold, node)
-        hold.first_seen = min(hold.first_seen, node.end_block - node.n_blocks)
+        for group, part in enumerate(hold.parts):
+            self._use(group, part, node)
+            part.first_seen = min(part.first_seen, node.end_block - node.n_blocks)
 
-    def _see_from(self, hold: WindowHold, node: Node, first: int) -> None:
-        """Hold the tree's blocks from block `first` on, up the path from `node`."""
-        for above in _path_up(node):
-            if above.end_block <= first:
-                break
-            self._use(hold, above)
-        hold.first_seen = first
-
-    def _look_from(self, hold: WindowHold, node: Node, first: int) -> None:
-        """Let go of the tree's blocks before block `first`."""
+    def _look_from(self, group: int, part: WindowPart, node: Node, first: int) -> None:
+        """Let go of the tree's blocks before block `first`, up the path from `node`."""
         for above in _path_up(node):
             start = above.end_block - above.n_blocks
-            if above.end_block <= first and hold in above.window_users:
-                self._unuse(hold, above)
-            if start <= hold.first_seen:
+            if above.end_block <= first and part in above.window_users[group]:
+                self._unuse(group, part, above)
+            if start <= part.first_seen:
                 break
-        hold.first_seen = max(hold.first_seen, first)
+        part.first_seen = max(part.first_seen, first)
 
-    def _use(self, hold: WindowHold, node: Node) -> None:
-        if hold in node.window_users:
+    def _use(self, group: int, part: WindowPart, node: Node) -> None:
+        users = node.window_users[group]
+        if part in users:
             return
-        if not node.window_users:
-            self._move(node, self.n_cached, self.n_held)
-        node.window_users = (*node.window_users, hold)
-        self._file(node)
+        if not users:
+            self._hold(group, n_blocks_in(node.windows[group]))
+        self._set_users(group, node, (*users, part))
 
-    def _unuse(self, hold: WindowHold, node: Node) -> None:
-        node.window_users = tuple([other for other in node.window_users if other is not hold])
-        if not node.window_users:
-            self._move(node, self.n_held, self.n_cached)
-            self._file(node)
+    def _unuse(self, group: int, part: WindowPart, node: Node) -> None:
+        users = tuple([other for other in node.window_users[group] if other is not part])
+        if not users:
+            self._hold(group, -n_blocks_in(node.windows[group]))
+        self._set_users(group, node, users)
 
-    def _file(self, node: Node) -> None:
-        """List a node in each group exactly while it has cached blocks there."""
-        for loose, runs in zip(self._loose, node.windows, strict=False):
-            if runs and not node.window_users:
-                loose[node] = None
-            else:
-                loose.pop(node, None)
+    def _set_users(self, group: int, node: Node, users: Users) -> None:
+        everyone = node.window_users
+        node.window_users = (*everyone[:group], users, *everyone[group + 1 :])
+        self._file(group, node)
 
-    def _move(self, node: Node, from_counts: list[int], to_counts: list[int]) -> None:
-        for group, runs in enumerate(node.windows):
-            n_blocks = n_blocks_in(runs)
-            from_counts[group] -= n_blocks
-            to_counts[group] += n_blocks
+    def _file(self, group: int, node: Node) -> None:
+        """List a node exactly while it has cached blocks in the group."""
+        if node.windows[group] and not node.window_users[group]:
+            self._loose[group][node] = None
+        else:
+            self._loose[group].pop(node, None)
+
+    def _hold(self, group: int, n_blocks: int) -> None:
+        """Count `n_blocks` more of the group's cached blocks as held."""
+        self.n_cached[group] -= n_blocks
+        self.n_held[group] += n_blocks
 
     def _require(self, group: int, n_blocks: int) -> None:
         obtainable = self.pools[group].n_free + self.n_cached[group]

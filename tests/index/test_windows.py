@@ -57,6 +57,19 @@ def test_a_long_prompt_needs_no_more_than_its_window_and_a_chunk() -> None:
     assert len(blocks_of(lease, SLIDING)) == 3
 
 
+def test_each_group_lets_go_of_what_its_own_window_has_passed() -> None:
+    """A narrow window beside a wide one needs no more room than it would alone."""
+    cache = PrefixCache(
+        pool_blocks=[20, 4, 20], windows=[None, WINDOW, 40], block_size_tokens=BLOCK
+    )
+    lease = hold(cache, *range(30))
+    assert lease.first_block(1) == 12  # the last token, 29, sees from 25 on
+    assert lease.first_block(2) == 0
+    assert [cache.counts(group).held for group in range(3)] == [15, 3, 15]
+    cache.release(lease)
+    cache.check()
+
+
 def test_a_match_ends_where_its_window_is_whole() -> None:
     """The full group has more, but the next token would look into a hole."""
     cache = cache_of(window_blocks=4, n_blocks=40)
