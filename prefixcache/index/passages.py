@@ -8,11 +8,21 @@ from prefixcache.index.tree import Match, anchor_of
 from prefixcache.index.windows import Step
 
 
+def path_to(node: Node, n_blocks: int) -> list[Step]:
+    """Return the nodes down to `node`, the last first, each with the block it is followed up to."""
+    steps: list[Step] = []
+    while not isinstance(node, Anchor):
+        steps.append((node, min(node.end_block, n_blocks)))
+        assert node.parent is not None
+        node = node.parent
+    return steps
+
+
 def path_of(match: Match, passage: Passage | None) -> list[Step]:
     """Return the nodes of a match, the last first, each with the block it is followed up to."""
-    path = _steps(match.node, match.n_blocks)
+    path = path_to(match.node, match.n_blocks)
     if passage is not None and passage.mount is not None:
-        path += _steps(passage.through.node, passage.through.n_blocks)
+        path += path_to(passage.through.node, passage.through.n_blocks)
     return path
 
 
@@ -33,15 +43,6 @@ def cut_match(
     mount = root.mounts.get((passage.published, system_root), {}).get(n_blocks)
     at_mount = shorter if mount is None else Match(mount, n_blocks, 0)
     return at_mount, Passage(passage.published, shorter, mount)
-
-
-def _steps(node: Node, n_blocks: int) -> list[Step]:
-    steps: list[Step] = []
-    while not isinstance(node, Anchor):
-        steps.append((node, min(node.end_block, n_blocks)))
-        assert node.parent is not None
-        node = node.parent
-    return steps
 
 
 def _cut(node: Node, n_blocks: int) -> Match:

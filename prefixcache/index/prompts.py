@@ -9,6 +9,7 @@ from prefixcache.errors import ConfigError, PromptRetiredError
 from prefixcache.index.core import Core
 from prefixcache.index.lease import Lease
 from prefixcache.index.namespaces import Namespace
+from prefixcache.index.passages import path_to
 from prefixcache.index.published import Published
 from prefixcache.index.publisher import system_namespace
 from prefixcache.index.tokens import TOKEN_BYTES, Packed, n_tokens
@@ -28,7 +29,7 @@ class PublishedPrompts:
         self._publisher, self._forest = core.publisher, core.forest
         self._admission, self._committer = core.admission, core.committer
         self._keeper, self._retentions = core.keeper, core.retentions
-        self._observers = core.observers
+        self._observers, self._windows = core.observers, core.windows
         self._block_tokens = block_tokens
         self._clock = clock
 
@@ -111,7 +112,10 @@ class PublishedPrompts:
         return [published for published in self._publisher if not self.is_read(published)]
 
     def is_read(self, published: Published) -> bool:
-        """Return whether all of a prompt is cached. Cost: a look-up."""
+        """Return whether all of a prompt is cached, with what its next token sees. A look-up."""
         root = self._forest.root_of(published.namespace)
         end = None if root is None else self._publisher.end_of(root, published)
-        return end is not None and bool(end.runs[0])
+        if end is None or not end.runs[0]:
+            return False
+        n_blocks = n_tokens(published.tokens) // self._block_tokens
+        return self._windows.visible_end(path_to(end, n_blocks), n_blocks) == n_blocks

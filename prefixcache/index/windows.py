@@ -22,7 +22,7 @@ class Windows:
     room is needed: the node stays, with a hole. A node has the blocks of its last positions in
     each group, as many as are left. They are held while some lease's next token can see them, and
     cached otherwise; of the cached ones, those of the node that was let go first are the first
-    to be given up.
+    to be given up, and those of retained nodes the last.
     """
 
     def __init__(
@@ -247,7 +247,7 @@ class Windows:
     def _shed(self, group: int, n_blocks: int) -> None:
         """Give up cached blocks of a group, the first of each node first, until it is enough."""
         while n_blocks > 0:
-            node = next(iter(self._loose[group]))
+            node = self._next_to_give(group)
             runs = node.windows[group]
             dropped, kept = cut(runs, min(n_blocks, n_blocks_in(runs)))
             node.windows = (*node.windows[:group], kept, *node.windows[group + 1 :])
@@ -255,6 +255,19 @@ class Windows:
             n_blocks -= n_blocks_in(dropped)
             if not kept:
                 del self._loose[group][node]
+
+    def _next_to_give(self, group: int) -> Node:
+        """Return the node let go first; what is retained comes after all that is not.
+
+        Cost: O(1) amortised, unless nothing but what is retained is left.
+        """
+        loose = self._loose[group]
+        for _ in range(len(loose)):
+            node = next(iter(loose))
+            if not node.keeps:
+                return node
+            loose.move_to_end(node)
+        return next(iter(loose))
 
     def _free_held(self, group: int, runs: Runs) -> None:
         self.n_held[group] -= n_blocks_in(runs)

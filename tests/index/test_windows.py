@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from prefixcache.errors import ConfigError, PoolExhaustedError
-from prefixcache.index import Lease, Namespace, PrefixCache, Scope, pack
+from prefixcache.index import Lease, Namespace, PrefixCache, Published, Scope, pack, unpack
 from prefixcache.types import PoolCounts
 from tests.index.fake_kv import blocks_of
 from tests.index.small import NS
@@ -114,6 +114,50 @@ def test_a_window_that_starts_at_the_first_token_has_no_hole() -> None:
     cache = cache_of()
     run(cache, 1, 2, 3, 4)
     assert cache.match_length(NS, pack([1, 2, 3, 4, 5])) == 4
+
+
+def test_the_window_of_what_is_retained_goes_last() -> None:
+    """Traffic that can do without it leaves it; when it has to go, no request is refused for it."""
+    cache = cache_of(window_blocks=7, n_blocks=40)
+    lease = hold(cache, *range(8))
+    assert cache.retain(lease, 8, seconds=1e9) == 8
+    cache.release(lease)
+    run(cache, *range(50, 70))
+    assert cache.match_length(NS, pack([*range(8), 9])) == 8
+    run(cache, *range(20, 34), chunk=14)
+    assert cache.match_length(NS, pack([*range(8), 9])) == 0
+
+
+def test_a_published_prompt_with_a_hole_is_unread() -> None:
+    """What its next token sees is computed again, and then it is found."""
+    cache = cache_of(n_blocks=40)
+    published = publish_in_chunks(cache, range(8))
+    assert cache.prompts.is_read(published)
+    hungry = cache.acquire(NS, pack(range(50, 62)))
+    cache.slide(hungry, 0, 12)
+    cache.release(hungry)
+    assert cache.prompts.unread() == [published]
+    assert cache.match_length(NS, pack([*range(8), 9])) == 0
+    read_in_chunks(cache, published)
+    assert cache.prompts.is_read(published)
+    assert cache.match_length(NS, pack([*range(8), 9])) == 8
+
+
+def publish_in_chunks(cache: PrefixCache, ids: range) -> Published:
+    published = cache.prompts.publish("p", pack(ids))
+    read_in_chunks(cache, published)
+    return published
+
+
+def read_in_chunks(cache: PrefixCache, published: Published) -> None:
+    ids = unpack(published.tokens)
+    lease = cache.prompts.acquire(published)
+    for start in range(lease.cached_tokens, len(ids), 2):
+        cache.slide(lease, start, min(start + 2, len(ids)))
+        cache.commit(lease, pack(ids[: start + 2]))
+        cache.check()
+    cache.release(lease)
+    cache.check()
 
 
 def test_a_window_group_without_room_says_so() -> None:
