@@ -102,12 +102,13 @@ class Admission:
         n_left = end - match.n_blocks * self._block_tokens
         if n_left <= (match.shared_tokens if self._token_exact else 0):
             return None
-        if not self._gone.is_empty:
+        gone = MissReason.EVICTED if match.is_cut else None
+        if gone is None and not self._gone.is_empty:
             gone = self._gone.reason(
                 root.namespace.tenant, match.n_blocks, self._block_after(match, tokens)
             )
-            if gone is not None:
-                return gone
+        if gone is not None:
+            return gone
         if n_left < self._block_tokens or (match.shared_tokens and not self._token_exact):
             return MissReason.BELOW_BLOCK
         if not match.n_blocks and not match.shared_tokens:

@@ -30,6 +30,14 @@ def cut_match(
     root: Root, match: Match, passage: Passage | None, n_blocks: int
 ) -> tuple[Match, Passage | None]:
     """Return a match and its passage as far as the first `n_blocks` blocks go."""
+    shorter, way = _first_of(root, match, passage, n_blocks)
+    shorter.is_cut = True
+    return shorter, way
+
+
+def _first_of(
+    root: Root, match: Match, passage: Passage | None, n_blocks: int
+) -> tuple[Match, Passage | None]:
     if not n_blocks:
         return Match(root, 0, 0), None
     if passage is None:

@@ -21,7 +21,7 @@ class Match:
     That last block is either the one after `edge_blocks` in `node` itself, or the first of a child.
     """
 
-    __slots__ = ("edge_blocks", "n_blocks", "node", "shared_tokens", "source")
+    __slots__ = ("edge_blocks", "is_cut", "n_blocks", "node", "shared_tokens", "source")
 
     def __init__(
         self,
@@ -36,6 +36,7 @@ class Match:
         self.edge_blocks = edge_blocks  # how many of the blocks of `node` are among them
         self.source = source  # where the last block lies; None: nothing is shared beyond
         self.shared_tokens = shared_tokens  # how many leading tokens of it are shared
+        self.is_cut = False  # whether it went on, to where a window has a hole
 
     def copying(self, source: Node | None, shared_tokens: int) -> Match:
         """Return the same match with another last block, or none."""

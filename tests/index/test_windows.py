@@ -10,7 +10,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from prefixcache.errors import ConfigError, PoolExhaustedError
-from prefixcache.index import Lease, Namespace, PrefixCache, Published, Scope, pack, unpack
+from prefixcache.index import (
+    Lease,
+    Miss,
+    MissReason,
+    Namespace,
+    PrefixCache,
+    Published,
+    Scope,
+    pack,
+    unpack,
+)
 from prefixcache.types import PoolCounts
 from tests.index.fake_kv import blocks_of
 from tests.index.small import NS
@@ -76,6 +86,7 @@ def test_a_match_ends_where_its_window_is_whole() -> None:
     run(cache, *range(20))
     lease = cache.acquire(NS, pack([*range(8), 99, 98]))
     assert lease.cached_tokens == 0
+    assert lease.miss == Miss(MissReason.EVICTED, 0)
     cache.release(lease)
     again = cache.acquire(NS, pack([*range(20), 20, 21]))
     assert again.cached_tokens == 20
