@@ -245,6 +245,8 @@ class PrefixCache:
         n_full = length // self.block_size_tokens
         if length > lease.n_needed * self.block_size_tokens or rest:
             self._leases.use_slack(lease, tokens)
+        if lease.window_hold is not None:
+            self._leases.require_window_room(lease, length)
         root, epoch = lease.root, self._forest.epoch
         is_current = lease.anchor is root and root.checked_epoch == epoch
         if not (lease.stores and (is_current or self._forest.is_storable(lease.anchor))):

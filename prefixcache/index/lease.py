@@ -181,6 +181,13 @@ class LeaseBook:
         if lease.book is not self:
             raise LeaseError(lease.id, "it was released, or is another cache's")
 
+    def require_window_room(self, lease: Lease, length: int) -> None:
+        """Raise LeaseError if some window group of `lease` had no room for `length` tokens."""
+        assert lease.window_hold is not None
+        room = min(part.end for part in lease.window_hold.parts) * lease.block_tokens
+        if length > room:
+            raise LeaseError(lease.id, f"{length} tokens, window groups had room for {room}: slide")
+
     def use_slack(self, lease: Lease, tokens: Packed) -> None:
         """Note that `lease` has written `tokens`, some of them beyond what it asked room for.
 

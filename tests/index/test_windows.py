@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from prefixcache.errors import ConfigError, PoolExhaustedError
+from prefixcache.errors import ConfigError, LeaseError, PoolExhaustedError
 from prefixcache.index import (
     Lease,
     Miss,
@@ -181,6 +181,18 @@ def test_a_window_group_without_room_says_so() -> None:
     assert cache.counts(SLIDING) == PoolCounts(free=2, cached=0, held=0)
     cache.release(lease)
     cache.check()
+
+
+def test_what_had_no_room_in_a_window_group_is_not_stored() -> None:
+    """A commit beyond the last slide is refused: its blocks there are not these tokens'."""
+    cache = cache_of()
+    lease = cache.acquire(NS, pack(range(12)))
+    cache.slide(lease, 0, 4)
+    with pytest.raises(LeaseError, match="8 tokens, window groups had room for 4"):
+        cache.commit(lease, pack(range(8)))
+    assert cache.match_length(NS, pack(range(12))) == 0
+    cache.commit(lease, pack(range(4)))
+    assert cache.match_length(NS, pack(range(12))) == 4
 
 
 @pytest.mark.parametrize(
