@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
 from typing import NoReturn
@@ -245,7 +244,11 @@ class Admission:
         elif is_easy:
             self._room.give(lease, n_missing)
         else:
-            self._room.take(lease, n_missing, now)
+            try:
+                self._room.take(lease, n_missing, now)
+            except BaseException:
+                self.let_go(lease, now)
+                raise
         return lease
 
     def _affordable(
@@ -307,15 +310,15 @@ class Admission:
         The source is pinned meanwhile, so that making room does not take it. If the copy fails the
         lease is ended.
         """
-        with ExitStack() as undo:
-            undo.callback(self.let_go, lease, now)
-            self._keeper.pin(source)
-            try:
-                self._room.take(lease, n_blocks, now)
-                self._copy_first_block(source, lease, n_shared)
-            finally:
-                self._keeper.unpin(source, now)
-            undo.pop_all()
+        self._keeper.pin(source)
+        try:
+            self._room.take(lease, n_blocks, now)
+            self._copy_first_block(source, lease, n_shared)
+        except BaseException:
+            self._keeper.unpin(source, now)
+            self.let_go(lease, now)
+            raise
+        self._keeper.unpin(source, now)
 
     def _copy_first_block(self, source: Node, lease: Lease, n_shared: int) -> None:
         if self._copy_block is None:

@@ -289,13 +289,13 @@ class PrefixCache:
 
         Raises:
             LeaseError: the lease was released.
+            ConfigError: `seconds` is not above 0.
         """
         self._leases.require_live(lease)
-        if not self._forest.is_storable(lease.anchor):
-            return 0
+        if not seconds > 0:
+            raise ConfigError("seconds", seconds, "must be above 0; without it nothing is retained")
         n_blocks = min(n_tokens // self.block_size_tokens, lease.n_stored)
-        expires = self._clock() + seconds
-        n_kept = self._core.retainer.retain(lease.node, n_blocks, expires, priority)
+        n_kept = self._core.retainer.retain(lease, n_blocks, self._clock() + seconds, priority)
         return n_kept * self.block_size_tokens
 
     def evict(self, n_blocks: int) -> int:

@@ -84,7 +84,7 @@ class Core:
         most_retained = quarter if retained_blocks is None else retained_blocks
         if most_retained < 0:
             raise ConfigError("retained_blocks", most_retained, "must be at least 0")
-        self.retainer = Retainer(self.keeper, self.retentions, most_retained)
+        self.retainer = Retainer(self.keeper, self.forest, self.retentions, most_retained)
         self.places = tuple(_places(windows))
         self.leases = LeaseBook(self.windows, self.places)
         self.in_flight = InFlight(self.leases, block_tokens)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from prefixcache.index.forest import Forest
 from prefixcache.index.keeper import Keeper
+from prefixcache.index.lease import Lease
 from prefixcache.index.nodes import Anchor, Node
 from prefixcache.index.retention import Retentions
 
@@ -10,17 +12,23 @@ from prefixcache.index.retention import Retentions
 class Retainer:
     """Makes retentions of at most `most_blocks` blocks for each tenant."""
 
-    def __init__(self, keeper: Keeper, retentions: Retentions, most_blocks: int) -> None:
+    def __init__(
+        self, keeper: Keeper, forest: Forest, retentions: Retentions, most_blocks: int
+    ) -> None:
         self._keeper = keeper
+        self._forest = forest
         self._retentions = retentions
         self._most_blocks = most_blocks
 
-    def retain(self, node: Node, n_blocks: int, expires: float, priority: int) -> int:
-        """Keep the path to `node`, which is pinned, up to its `n_blocks`; return up to which block.
+    def retain(self, lease: Lease, n_blocks: int, expires: float, priority: int) -> int:
+        """Keep the first `n_blocks` blocks of a lease's path; return up to which block it is.
 
         What its tenant retained before gives way, what ends first before the rest; if that is not
-        enough, only the first blocks are kept.
+        enough, only the first blocks are kept. What can be matched no more is not kept at all.
         """
+        if not self._forest.is_storable(lease.anchor):
+            return 0
+        node = lease.node
         while not isinstance(node, Anchor) and _start_of(node) >= n_blocks:
             node = _above(node)
         if isinstance(node, Anchor):

@@ -221,3 +221,15 @@ def test_a_budget_below_nothing_is_refused() -> None:
     with pytest.raises(ConfigError, match="retained_blocks = -1"):
         cache_of(budget=-1)
     assert keep_long(cache_of(budget=0), 1, 2, 3, 4) == 0
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan")])
+def test_a_lifetime_that_never_begins_is_refused(seconds: float) -> None:
+    """Nothing is retained, and the error names the number."""
+    cache = cache_of()
+    lease = hold(cache, 1, 2, 3, 4, namespace=T)
+    with pytest.raises(ConfigError, match="seconds"):
+        cache.retain(lease, 4, seconds=seconds)
+    cache.release(lease)
+    cache.check()
+    assert cache.tenant_stats("t").retained_blocks == 0
