@@ -42,6 +42,7 @@ logger = logging.getLogger(__name__)
 
 FIRST_STEP_TOKENS = {"cpu": 128}  # until the machine's speed is known
 FIRST_STEP_TOKENS_ELSEWHERE = 2048
+_LONGEST_LOOK_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +146,16 @@ class Engine:
     def has_work(self) -> bool:
         """Whether `step` would bring anything."""
         return bool(self._sequences or self._events)
+
+    @property
+    def seconds_to_next_look(self) -> float | None:
+        """How long an idle engine may wait for its next `step`, in seconds; None: for ever.
+
+        A quarter of the time after which unused prefixes go, so that they go about then.
+        """
+        if self._config.eviction_policy != "ttl":
+            return None
+        return min(self._config.idle_ttl_seconds / 4, _LONGEST_LOOK_SECONDS)
 
     def submit(self, request: GenerationRequest) -> None:
         """Queue a request. What is wrong with it comes back as a Failed event.

@@ -16,6 +16,7 @@ import socket
 import sys
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 
 from transformers.utils.logging import disable_progress_bar
 
@@ -88,7 +89,8 @@ class Worker:
         threading.Thread(target=self._read, daemon=True, name="frames").start()
         while not self._is_stopping:
             if not self._engine.has_work:
-                self._apply(self._inbox.get())
+                with suppress(queue.Empty):  # then the step drops what is overdue
+                    self._apply(self._inbox.get(timeout=self._engine.seconds_to_next_look))
             self._apply_waiting()
             events: list[Event] = self._engine.step(poll=self._apply_waiting)
             self._connection.send(Step(tuple(events), self._engine.stats()))

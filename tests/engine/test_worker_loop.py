@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from torch import Tensor
@@ -72,8 +73,8 @@ def submission(name: str, n_prompt: int = 9, n_tokens: int = 4) -> Submit:
 class LoopBench:
     """A tiny engine in a worker's loop, on a thread; the test is the gateway."""
 
-    def __init__(self, max_step_tokens: int) -> None:
-        self.bench = Bench(max_step_tokens=max_step_tokens)
+    def __init__(self, max_step_tokens: int, **settings: Any) -> None:
+        self.bench = Bench(max_step_tokens=max_step_tokens, **settings)
         self._ours, theirs = socket.socketpair()
         self._ours.settimeout(30)
         self._theirs = theirs
@@ -215,3 +216,17 @@ def test_a_first_frame_that_cannot_be_read_is_logged(caplog: pytest.LogCaptureFi
         ours.sendall(b"\x09\x00\x00\x00\x01x")
         assert serve(Connection(theirs), {}) == 1
     assert "version 9" in caplog.text
+
+
+def test_an_idle_worker_drops_what_is_overdue() -> None:
+    """With the ttl policy, cached prefixes go although no request comes; the gateway is told."""
+    loop = LoopBench(max_step_tokens=64, eviction_policy="ttl", idle_ttl_seconds=0.4)
+    try:
+        loop.submit("r", n_prompt=20)
+        loop.thread.start()
+        loop.events("r")
+        while loop.step().stats.pool.cached:
+            pass
+        assert loop.bench.matchable(prompt_ids(20, seed=3)) == 0
+    finally:
+        loop.close()
