@@ -40,6 +40,12 @@ def test_a_run_grows_in_place_where_it_can() -> None:
     assert pool.allocate(2, after=(span(8, 2),)) == (span(10, 2),)
 
 
+def test_growth_goes_on_after_the_last_of_several_runs() -> None:
+    """Wherever the runs before it ended."""
+    pool = pool_with_free((2, 3), (10, 5))
+    assert pool.allocate(2, after=(span(0, 2), span(8, 2))) == (span(10, 2),)
+
+
 def test_what_does_not_fit_in_place_goes_on_elsewhere() -> None:
     """Growth takes what follows, and the rest from an extent that holds it."""
     pool = pool_with_free((2, 9), (12, 2), (16, 3))
@@ -50,6 +56,12 @@ def test_of_extents_that_hold_all_a_short_one_is_taken() -> None:
     """Those more than twice as long are kept for those who need them."""
     pool = pool_with_free((0, 6), (8, 3), (13, 4))
     assert pool.allocate(3, after=(span(6, 1),)) == (span(8, 3),)
+
+
+def test_a_long_extent_is_cut_only_where_no_shorter_one_holds_all() -> None:
+    """Also where the shorter one is twice as long as what is asked for."""
+    pool = pool_with_free((0, 9), (10, 6), n_blocks=20)
+    assert pool.allocate(3) == (span(10, 3),)
 
 
 def test_where_nothing_holds_all_long_runs_are_taken() -> None:
@@ -73,6 +85,13 @@ def test_freeing_a_free_block_raises(again: tuple[int, int]) -> None:
     pool = pool_with_free((5, 1), (8, 1))
     with pytest.raises(BooksError):
         pool.free(span(*again))
+
+
+def test_freeing_the_first_block_of_the_pool_twice_raises() -> None:
+    """Its number is 0, which is a block like any other."""
+    pool = pool_with_free((0, 1))
+    with pytest.raises(BooksError):
+        pool.free(span(0, 1))
 
 
 @pytest.mark.parametrize("outside", [(-1, 1), (19, 2), (20, 1), (3, 0)])

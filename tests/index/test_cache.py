@@ -182,8 +182,9 @@ def test_a_lease_keeps_its_path_when_its_node_is_split() -> None:
 def test_a_node_that_several_leases_end_at_can_be_split() -> None:
     """The upper half is pinned once, by the lower one, however many leases end there."""
     cache = cache_of(12)
-    leases = [hold(cache, *range(8)) for _ in range(3)]
+    leases = [hold(cache, *range(9)) for _ in range(3)]
     assert leases[0].node is leases[1].node is leases[2].node
+    assert leases[0].node.n_blocks == 4
     leases.append(hold(cache, 0, 1, 9, 9))
     cache.check()
     for lease in leases:

@@ -74,6 +74,17 @@ def shared(a: bytes, b: bytes) -> int:
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False)))
 
 
+def test_a_child_is_found_by_its_whole_first_block() -> None:
+    """Not by its first token alone, though no other child begins with that."""
+    children: Children[Child] = Children(block_bytes=8)
+    children.put(child(1, 2, 3))
+    children.put(child(5))
+    assert children.get(pack([1, 2])) is not None
+    assert children.get(pack([5])) is not None
+    for ids in ([1, 9], [1], [5, 5]):
+        assert children.get(pack(ids)) is None
+
+
 def test_children_equal_a_dict_of_first_blocks() -> None:
     """Alone with their first token or not, whatever comes and goes."""
     rng = random.Random(2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from prefixcache.errors import PoolExhaustedError, RequestTooLargeError
-from prefixcache.index import Lease, PrefixCache, pack
+from prefixcache.index import Lease, Namespace, PrefixCache, Scope, pack
 from prefixcache.types import Span
 from tests.index.fake_kv import blocks_of
 from tests.index.small import NS, cache_of, found, hold, keep
@@ -58,9 +58,11 @@ def test_unused_growth_is_taken_back_before_a_request_is_refused() -> None:
     cache.extend(first, 3)
     cache.extend(second, 3)
     assert cache.counts().free == 2
+    asked_for = blocks_of(first)[:2]
     third = cache.acquire(NS, pack(range(10, 20)))
     assert third.capacity_tokens == 10
     assert (first.capacity_tokens, second.capacity_tokens) == (4, 10)
+    assert blocks_of(first) == asked_for
     cache.check()
     with pytest.raises(PoolExhaustedError):
         cache.acquire(NS, pack(range(30, 40)))
@@ -114,6 +116,8 @@ def test_writing_into_slack_makes_it_needed() -> None:
     cache.extend(lease, 3)
     cache.commit(lease, pack(range(7)))
     cache.acquire(NS, pack([9, 9, 9]))
+    with pytest.raises(PoolExhaustedError):
+        cache.acquire(NS, pack([8]))
     assert lease.capacity_tokens == 8
     cache.check()
 
@@ -154,6 +158,33 @@ def test_what_others_use_is_not_merged() -> None:
     cache.release(other)
     cache.check()
     assert found(cache, 1, 2, 3, 4, 5, 6, 0) == 6
+
+
+def test_a_request_goes_on_where_its_prefix_ends() -> None:
+    """Before any other place that is free, though its blocks lie in two runs then."""
+    cache = cache_of(12)
+    keep(cache, 1, 2, 3, 4)
+    gap = hold(cache, 5, 5, 6, 6, namespace=Namespace(salt="gone"))
+    held = hold(cache, 7, 7)
+    cache.invalidate(Scope.namespace(gap.namespace))
+    cache.release(gap)
+    lease = cache.acquire(NS, pack(range(1, 11)))
+    assert lease.cached_tokens == 4
+    first, beyond = lease.spans()
+    assert (first.n_blocks, beyond.n_blocks) == (4, 1)
+    assert first.first + 4 == blocks_of(held)[0]
+
+
+def test_growing_does_not_lower_what_a_prefix_is_worth() -> None:
+    """The hits and the priority of a node outlast its becoming one with what is added."""
+    cache = cache_of(12)
+    lease = hold(cache, 1, 2, 3, 4)
+    for _ in range(2):
+        cache.release(cache.acquire(NS, pack([1, 2, 3, 4, 0]), priority=7))
+    cache.extend(lease, 8)
+    cache.commit(lease, pack(range(1, 9)))
+    assert depth_of(lease) == 1
+    assert (lease.node.n_blocks, lease.node.hits, lease.node.priority) == (4, 2, 7)
 
 
 def test_a_conversation_alone_stays_one_run() -> None:

@@ -23,12 +23,14 @@ class FakeTier:
     def __init__(self) -> None:
         self.copies: dict[int, list[int]] = {}
         self.is_full = False
+        self.n_demoted = 0
         self._handles = count()
 
     def demote(self, event: BlockEvent) -> int | None:
         if self.is_full:
             return None
         handle = next(self._handles)
+        self.n_demoted += 1
         self.copies[handle] = unpack(event.token_ids)
         return handle
 
@@ -166,10 +168,12 @@ def test_what_was_invalidated_is_not_demoted(cache: PrefixCache, tier: FakeTier)
     """Its blocks go, and the copies of what left before."""
     run(cache, 1, 1, 2, 2, 3, 3)
     cache.evict(1)
+    assert tier.n_demoted == 1
     cache.invalidate(Scope.namespace(NS))
     cache.reclaim()
     cache.check()
     assert tier.copies == {}
+    assert tier.n_demoted == 1
     assert cache.counts().free == 8
 
 
@@ -191,6 +195,71 @@ def test_a_published_prompt_comes_back_to_its_last_token(
     assert cache.prompts.is_read(published)
     assert found(cache, 1, 1, 2, 2, 3, 3, 4, 5) == 6
     assert cache.counts() == PoolCounts(free=4, cached=4, held=0)
+
+
+def test_what_is_on_the_device_and_goes_for_good_takes_its_copy_along(
+    cache: PrefixCache, tier: FakeTier
+) -> None:
+    """The tier is told that nobody names it any more."""
+    run(cache, 1, 1, 2, 2)
+    cache.evict(8)
+    run(cache, 1, 1, 2, 2)
+    cache.invalidate(Scope.namespace(NS))
+    assert cache.reclaim() == 2
+    assert tier.copies == {}
+    cache.check()
+
+
+def test_what_left_in_parts_comes_back_in_one_commit(cache: PrefixCache, tier: FakeTier) -> None:
+    """Each part takes the request's blocks for its own tokens, whatever copy it has."""
+    run(cache, 1, 1, 2, 2, 3, 3)
+    cache.evict(1)
+    cache.evict(8)
+    assert len(tier.copies) == 2
+    run(cache, 1, 1, 2, 2, 3, 3, 4, 4)
+    assert cache.counts() == PoolCounts(free=4, cached=4, held=0)
+    assert found(cache, 1, 1, 2, 2, 3, 3, 4, 4, 0) == 8
+    assert tier.n_demoted == 2
+
+
+def test_what_has_a_copy_keeps_it_when_a_request_grows_beyond(
+    cache: PrefixCache, tier: FakeTier
+) -> None:
+    """The copy is of its own blocks; what is added has none yet."""
+    run(cache, 1, 1, 2, 2)
+    cache.evict(8)
+    run(cache, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5)
+    assert list(tier.copies.values()) == [[1, 1, 2, 2]]
+    cache.evict(8)
+    cache.check()
+    lease = cache.acquire(NS, pack([1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 0]))
+    away = away_ids(cache, tier, lease, (1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 0))
+    assert away == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
+
+
+def test_a_copy_that_two_nodes_share_goes_with_the_last_of_them(
+    cache: PrefixCache, tier: FakeTier
+) -> None:
+    """A node that was split shares its copy; one half may go before the other."""
+    run(cache, 1, 1, 2, 2, 3, 3)
+    cache.evict(8)
+    run(cache, 1, 1, 2, 2, 9, 9)
+    assert list(tier.copies.values()) == [[1, 1, 2, 2, 3, 3]]
+    cache.invalidate(Scope.namespace(NS))
+    cache.reclaim()
+    cache.check()
+    assert tier.copies == {}
+
+
+def test_what_lies_away_is_told_as_far_as_the_prompt_follows_it(
+    cache: PrefixCache, tier: FakeTier
+) -> None:
+    """Not what is below a node that the prompt leaves midway, though it would go on alike."""
+    run(cache, 1, 1, 2, 2, 3, 3)
+    cache.evict(1)
+    cache.evict(8)
+    lease = cache.acquire(NS, pack([1, 1, 3, 3, 0]))
+    assert away_ids(cache, tier, lease, (1, 1, 3, 3, 0)) == [1, 1]
 
 
 class AwayMachine(TokenExactMachine):

@@ -148,6 +148,19 @@ def test_reclaiming_spares_what_was_stored_since(cache: PrefixCache) -> None:
         assert cache.match_length(NS, IDS) == 4
 
 
+def test_every_invalidated_tree_is_reclaimed_not_the_last_alone(cache: PrefixCache) -> None:
+    """However many wait, whether one scope took them or several."""
+    names = [Namespace(model=model, salt=salt) for model in "mno" for salt in "xy"]
+    for name in names:
+        keep(cache, name, pack([1, 2, 3]))
+    for model in "mno":
+        cache.invalidate(Scope.model(model))
+    assert cache.evict(2) == 2
+    cache.check()
+    assert cache.reclaim() == 4
+    assert cache.counts().free == 20
+
+
 def test_branches_of_an_old_tree_go_though_its_trunk_is_in_use(cache: PrefixCache) -> None:
     """Only what a running request reads stays."""
     trunk = hold(cache, NS, pack([1, 2]))

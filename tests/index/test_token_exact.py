@@ -82,6 +82,19 @@ def test_every_layer_group_is_copied() -> None:
     assert bench.kv.copies == 2
 
 
+def test_a_copy_goes_to_the_first_of_the_new_blocks() -> None:
+    """Also where they do not follow each other in the store."""
+    bench = Bench(6)
+    bench.keep(1, 2, 3, 4)
+    gap = bench.hold(5, 6, 7)
+    bench.hold(8, 9, 10, 11)
+    bench.cache.release(gap)
+    bench.hold(12, 13, 14, 15, 16, 17)
+    lease = bench.hold(1, 2, 20, 21, 22, 23)
+    assert lease.cached_tokens == 2
+    assert len(lease.spans()) == 2
+
+
 def test_a_copy_counts_as_use_of_its_source() -> None:
     """What is reused in part outlasts what is not reused."""
     bench = Bench(8)
@@ -117,6 +130,8 @@ def test_a_source_on_the_path_is_counted_once() -> None:
     """Its matched half is pinned anyway, so only its tail can be in the way."""
     bench = Bench(4)
     bench.keep(*range(12))
+    bench.keep(50, 51, 52, 53)
+    assert bench.cache.counts().free == 0
     lease = bench.hold(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0)
     assert lease.cached_tokens == 10
     assert bench.cache.counts() == PoolCounts(free=0, cached=1, held=3)
