@@ -17,9 +17,11 @@ Entry = tuple[Namespace, Generations, tuple[int, ...]]
 class FakeKV:
     """Entries by layer group, block and offset."""
 
-    def __init__(self, block_size_tokens: int, n_groups: int) -> None:
+    def __init__(self, block_size_tokens: int, n_groups: int, windows: Sequence[int] = ()) -> None:
+        """Make an empty store. `windows`: those of the groups after the first `n_groups`."""
         self.block_size_tokens = block_size_tokens
         self.n_groups = n_groups
+        self.windows = windows
         self.copies = 0
         self._entries: dict[tuple[int, int, int], Entry] = {}
 
@@ -35,7 +37,7 @@ class FakeKV:
     def write(self, lease: Lease, ids: Sequence[int], start: int) -> None:
         """Compute positions from `start` to the end of `ids`."""
         for position in range(start, len(ids)):
-            for place in self._places(lease, position):
+            for place in self._places(lease, position, position):
                 self._entries[place] = _entry(lease, ids, position)
 
     def assert_holds(self, lease: Lease, ids: Sequence[int], shared: Entry | None = None) -> None:
@@ -48,13 +50,24 @@ class FakeKV:
             right = [_entry(lease, ids, position)]
             if shared is not None and position < len(shared[2]):
                 right.append((shared[0], shared[1], tuple(ids[: position + 1])))
-            for place in self._places(lease, position):
+            for place in self._places(lease, position, len(ids)):
                 assert self._entries.get(place) in right
 
-    def _places(self, lease: Lease, position: int) -> Iterator[tuple[int, int, int]]:
+    def read(self, group: int, block: BlockId) -> list[Entry | None]:
+        """Return what is in a block."""
+        offsets = range(self.block_size_tokens)
+        return [self._entries.get((group, block, offset)) for offset in offsets]
+
+    def _places(self, lease: Lease, position: int, reader: int) -> Iterator[tuple[int, int, int]]:
+        """Yield where the KV of `position` is, as far as the token at `reader` sees it."""
         block_index, offset = divmod(position, self.block_size_tokens)
         for group in range(self.n_groups):
             yield group, blocks_of(lease, group)[block_index], offset
+        for group, window in enumerate(self.windows, self.n_groups):
+            if position > reader - window:
+                index = block_index - lease.first_block(group)
+                assert index >= 0
+                yield group, blocks_of(lease, group)[index], offset
 
 
 def blocks_of(lease: Lease, group: int = 0) -> list[BlockId]:

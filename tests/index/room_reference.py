@@ -96,6 +96,8 @@ class Room:
         stale, listed = 0, Counter[str]()
         for tree in self.trees():
             for node in tree.nodes:
+                if not node.on_device:
+                    continue
                 if not node.pins and not tree.is_current:
                     stale += node.n_blocks
                 elif not node.pins and not node.retained:

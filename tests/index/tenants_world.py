@@ -14,6 +14,7 @@ from prefixcache.errors import PoolExhaustedError, PromptRetiredError, RequestTo
 from prefixcache.index import (
     Generations,
     Lease,
+    LowerTier,
     Namespace,
     PrefixCache,
     Published,
@@ -66,13 +67,17 @@ class TenantsWorld(RuleBasedStateMachine):
         "v": Quota(reserved_blocks=3, max_blocks=3),
     }
     published_quota: Quota | None = Quota(reserved_blocks=2, max_blocks=6)
+    windows: tuple[int, ...] = ()  # of more layer groups
+    window_blocks: tuple[int, ...] = ()
+    tier: LowerTier | None = None
 
     def __init__(self) -> None:
         super().__init__()
-        self.kv = FakeKV(self.block, len(self.pool_blocks))
+        self.kv = FakeKV(self.block, len(self.pool_blocks), self.windows)
         self.now = 0.0
         self.cache = PrefixCache(
-            pool_blocks=self.pool_blocks,
+            pool_blocks=[*self.pool_blocks, *self.window_blocks],
+            windows=[*[None] * len(self.pool_blocks), *self.windows],
             block_size_tokens=self.block,
             growth_blocks=self.growth_blocks,
             token_exact_reuse=self.token_exact,
@@ -80,6 +85,7 @@ class TenantsWorld(RuleBasedStateMachine):
             published_quota=self.published_quota,
             retained_blocks=self.budget,
             copy_block=self.kv.copy_block,
+            lower_tier=self.tier,
             clock=lambda: self.now,
         )
         self.live: list[Running] = []
@@ -172,7 +178,8 @@ class TenantsWorld(RuleBasedStateMachine):
         self.enter(request)
         if at_once:
             self.commit_up_to(request, len(ids))
-            assert self.cache.prompts.is_read(published)
+            is_written = request.n_written == len(ids)
+            assert self.cache.prompts.is_read(published) >= is_written
         return request
 
     def try_to_wait(self, namespace: Namespace, ids: Ids, priority: int) -> Waiting | None:
@@ -197,9 +204,7 @@ class TenantsWorld(RuleBasedStateMachine):
         return waiter, namespace, ids
 
     def commit_up_to(self, request: Running, n_tokens: int) -> None:
-        if n_tokens > request.n_written:
-            self.kv.write(request.lease, request.ids[:n_tokens], request.n_written)
-            request.n_written = n_tokens
+        n_tokens = self.compute(request, n_tokens)
         followers = [w for w in self.waiting if w.leader is request.lease]
         self.cache.commit(request.lease, pack(request.ids[:n_tokens]))
         self.note_blocks(request)
@@ -214,6 +219,13 @@ class TenantsWorld(RuleBasedStateMachine):
             request.n_committed = n_full
             namespace = request.lease.namespace
             self.reference.store(namespace, request.ids[:n_full], request.mount)
+
+    def compute(self, request: Running, n_tokens: int) -> int:
+        """Write a request's KV up to `n_tokens`, if there is room; return how many can be used."""
+        if n_tokens > request.n_written:
+            self.kv.write(request.lease, request.ids[:n_tokens], request.n_written)
+            request.n_written = n_tokens
+        return n_tokens
 
     def end(self, request: Running) -> None:
         self.live.remove(request)
