@@ -119,6 +119,31 @@ def test_tails_are_told_of_before_what_they_depend_on() -> None:
     assert [seen.start_block for seen in removed] == [1, 1, 0]
 
 
+def test_the_tail_of_a_long_edge_is_told_with_its_place() -> None:
+    """Not as the blocks that the edge begins with."""
+    cache, listener = cache_of()
+    keep(cache, 1, 2, 3, 4, 5, 6, 7, 8)
+    stored = listener.keys("stored")
+    assert cache.evict(1) == 1
+    assert cache.evict(2) == 2
+    tail, middle = listener.seen[1:]
+    assert (tail.start_block, tail.ids) == (3, (7, 8))
+    assert (middle.start_block, middle.ids) == (1, (3, 4, 5, 6))
+    assert [*middle.keys, *tail.keys] == stored[1:]
+
+
+def test_a_key_does_not_depend_on_what_had_been_there_before() -> None:
+    """What grows again where a tail went has the key that it would have without that."""
+    keys = []
+    for tails in ([(9, 9)], [(5, 6), (5, 6, 7, 8), (9, 9)]):
+        cache, listener = cache_of()
+        for tail in tails:
+            cache.evict(2 if tail == (9, 9) else 0)
+            keep(cache, 1, 2, 3, 4, *tail)
+        keys.append(listener.seen[-1].keys[-1])
+    assert keys[0] == keys[1]
+
+
 @pytest.mark.parametrize(
     "other",
     [U, Namespace(tenant="t", salt="s"), Namespace(tenant="t", adapter="s"), Namespace(model="t")],

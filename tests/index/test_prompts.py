@@ -159,6 +159,7 @@ def test_what_hangs_from_an_invalidated_prompt_goes_with_it() -> None:
     running = cache.acquire(T, pack([*ids, 7, 8, 9]))
     cache.invalidate(Scope.tenant(SYSTEM_TENANT))
     cache.commit(running, pack([*ids, 7, 8, 9]))
+    assert running.n_stored == 3
     cache.check()
     read(cache, published)
     assert found(cache, *ids, 7, 8, 9, namespace=T) == 4

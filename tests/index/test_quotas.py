@@ -169,6 +169,39 @@ def test_a_reserve_is_kept_obtainable_not_empty() -> None:
     assert (cache.counts().held, cached_of(cache, U)) == (8, 0)
 
 
+def test_slack_in_a_reserve_is_not_yet_used() -> None:
+    """What a tenant took ahead of need does not shorten what is kept for it."""
+    cache = cache_of(8, growth_blocks=2, t=Quota(reserved_blocks=4))
+    growing = cache.acquire(T, pack([1, 2]))
+    cache.extend(growing, 3)
+    assert growing.capacity_tokens == 6
+    take(cache, U, 4)
+    with pytest.raises(PoolExhaustedError):
+        take(cache, U, 1)
+    take(cache, T, 2)
+
+
+def test_others_take_no_slack_that_lies_within_a_reserve() -> None:
+    """Who has slack beyond its reserve gives that much, and then the next one."""
+    cache = cache_of(12, growth_blocks=4, t=Quota(reserved_blocks=3))
+    growing = [cache.acquire(name, pack([1])) for name in (T, V)]
+    for lease in growing:
+        cache.extend(lease, 3)
+    assert [lease.capacity_tokens for lease in growing] == [10, 10]
+    take(cache, U, 6)
+    assert [lease.capacity_tokens for lease in growing] == [6, 6]
+
+
+def test_growth_ahead_takes_nobody_elses_slack() -> None:
+    """What others took ahead of need is for who needs it now."""
+    cache = cache_of(8, growth_blocks=3)
+    first, second = (cache.acquire(name, pack([1])) for name in (T, U))
+    cache.extend(first, 3)
+    take(cache, V, 1)
+    cache.extend(second, 3)
+    assert (first.capacity_tokens, second.capacity_tokens) == (8, 4)
+
+
 def test_those_within_their_reserve_do_not_give_to_others() -> None:
     """Who is over its share gives, down to its reserve and no further."""
     cache = cache_of(9, t=Quota(reserved_blocks=3))

@@ -216,6 +216,37 @@ def test_retaining_again_lasts_as_long_as_the_longer_of_both() -> None:
     cache.check()
 
 
+@pytest.mark.parametrize("seconds", [(50, 100), (100, 20)])
+def test_a_renewed_retention_lasts_to_the_later_end(seconds: tuple[float, float]) -> None:
+    """The end of the first has no meaning any more, nor has an earlier one."""
+    clock = Clock()
+    cache = cache_of(clock=clock)
+    for n in seconds:
+        keep_long(cache, 1, 2, 3, 4, seconds=n)
+    clock.now = 60
+    cache.expire()
+    cache.check()
+    assert cache.tenant_stats("t").retained_blocks == 2
+    clock.now = 101
+    cache.expire()
+    assert cache.tenant_stats("t").retained_blocks == 0
+
+
+@pytest.mark.parametrize(
+    "weights", [((100, 1), (100, 0)), ((100, 0), (50, 0)), ((50, 1), (100, 0))]
+)
+def test_the_weakest_retention_gives_way_first(weights: tuple[tuple[float, int], ...]) -> None:
+    """The lowest priority, and of equal ones what would end first, whichever came first."""
+    for order in (weights, weights[::-1]):
+        cache = cache_of(4)
+        for seconds, priority in order:
+            head = 1 if (seconds, priority) == weights[0] else 3
+            keep_long(cache, head, 2, seconds=seconds, priority=priority)
+        keep(cache, *range(50, 56), namespace=T)
+        assert found(cache, 1, 2, 0, namespace=T) == 2
+        assert found(cache, 3, 2, 0, namespace=T) == 0
+
+
 def test_a_budget_below_nothing_is_refused() -> None:
     """With none at all, nothing is retained."""
     with pytest.raises(ConfigError, match="retained_blocks = -1"):

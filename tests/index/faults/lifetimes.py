@@ -99,7 +99,7 @@ LIFETIMES: tuple[Fault, ...] = (
         old="        if expires < inf:\n            heappush(self.by_end",
         new="        if expires == inf:\n            heappush(self.by_end",
         why="the comparison with forever is turned round",
-        tests=("test_retention.py::test_a_retention_ends_when_its_time_is_up",),
+        tests=("test_retention.py::test_what_is_retained_outlasts_all_traffic",),
     ),
     Fault(
         name="the-old-end-of-a-renewal-counts",
@@ -125,7 +125,7 @@ LIFETIMES: tuple[Fault, ...] = (
         old="over = node.account.n_kept + _unkept_blocks(node) - self._most_blocks",
         new="over = _unkept_blocks(node) - self._most_blocks",
         why="the request's own blocks are counted, those retained before are not",
-        tests=("test_retention.py::test_no_more_than_the_budget_is_retained",),
+        tests=("test_retention.py::test_a_tenant_retains_no_more_than_its_budget",),
     ),
     Fault(
         name="a-stale-epoch-is-not-checked",
@@ -206,13 +206,11 @@ LIFETIMES: tuple[Fault, ...] = (
     Fault(
         name="a-copy-is-never-forgotten",
         module="locations",
-        old="            self.tier.forget(copy.handle)\n",
+        old="            self._hooks.tell(self.tier.forget, copy.handle)\n",
         new="",
         why="nobody names it, so nobody misses it",
         tests=(
-            (
-                "test_locations.py::test_what_is_on_the_device_and_goes_for_good_takes_its_copy_along"
-            ),
+            "test_locations.py::test_what_is_on_the_device_and_goes_for_good_takes_its_copy_along",
         ),
     ),
     Fault(
@@ -233,12 +231,11 @@ LIFETIMES: tuple[Fault, ...] = (
             "        del nodes[node]\n"
             "        if not nodes:\n"
             "            del self._nodes_of[copy.handle]\n"
-            "            self.tier.forget(copy.handle)"
         ),
         new=(
             "        del nodes[node]\n"
-            "        self._nodes_of.pop(copy.handle)\n"
-            "        self.tier.forget(copy.handle)"
+            "        if nodes is not None:\n"
+            "            self._nodes_of.pop(copy.handle)\n"
         ),
         why="a copy is made for one node",
         tests=("test_locations.py::test_a_copy_that_two_nodes_share_goes_with_the_last_of_them",),

@@ -113,16 +113,23 @@ MATCHING: tuple[Fault, ...] = (
         name="the-source-of-a-copy-is-not-pinned",
         module="admission",
         old=(
-            "            self._keeper.pin(source)\n"
-            "            try:\n"
-            "                self._room.take(lease, n_blocks, now)\n"
-            "                self._copy_first_block(source, lease, n_shared)\n"
-            "            finally:\n"
-            "                self._keeper.unpin(source, now)\n"
-        ),
-        new=(
+            "        self._keeper.pin(source)\n"
+            "        try:\n"
             "            self._room.take(lease, n_blocks, now)\n"
             "            self._copy_first_block(source, lease, n_shared)\n"
+            "        except BaseException:\n"
+            "            self._keeper.unpin(source, now)\n"
+            "            self.let_go(lease, now)\n"
+            "            raise\n"
+            "        self._keeper.unpin(source, now)\n"
+        ),
+        new=(
+            "        try:\n"
+            "            self._room.take(lease, n_blocks, now)\n"
+            "            self._copy_first_block(source, lease, n_shared)\n"
+            "        except BaseException:\n"
+            "            self.let_go(lease, now)\n"
+            "            raise\n"
         ),
         why="it is not on the path that the lease pins",
         tests=("test_token_exact.py::test_making_room_does_not_take_the_source_of_the_copy",),
@@ -146,8 +153,8 @@ MATCHING: tuple[Fault, ...] = (
     Fault(
         name="a-held-window-is-shed",
         module="windows",
-        old="if runs and not node.window_users:",
-        new="if runs:",
+        old="if node.windows[group] and not node.window_users[group]:",
+        new="if node.windows[group]:",
         why="what is listed has blocks; that somebody sees them is another matter",
         tests=(
             "test_windows.py::test_a_match_ends_where_its_window_is_whole",

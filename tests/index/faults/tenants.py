@@ -11,7 +11,7 @@ TENANTS: tuple[Fault, ...] = (
         old="own = account.max_blocks - account.n_held + account.n_slack - own_path",
         new="own = account.max_blocks - account.n_held + account.n_slack - own_path + 1",
         why="the block that is asked for is not held yet",
-        tests=("test_quotas.py::test_a_tenant_never_holds_more_than_its_maximum",),
+        tests=("test_quotas.py::test_a_tenant_has_never_more_than_its_maximum",),
     ),
     Fault(
         name="free-blocks-know-no-maximum",
@@ -19,7 +19,7 @@ TENANTS: tuple[Fault, ...] = (
         old="            and account.max_blocks == self._pools.n_blocks\n",
         new="",
         why="what is free costs nobody anything",
-        tests=("test_quotas.py::test_a_tenant_never_holds_more_than_its_maximum",),
+        tests=("test_quotas.py::test_a_tenant_has_never_more_than_its_maximum",),
     ),
     Fault(
         name="reserves-are-held-by-others",
@@ -27,7 +27,7 @@ TENANTS: tuple[Fault, ...] = (
         old="kept_for_others = reserves.n_unused - account.unused_reserve",
         new="kept_for_others = 0",
         why="reserves are spared when prefixes are evicted",
-        tests=("test_quotas.py::test_running_requests_leave_what_others_have_reserved",),
+        tests=("test_quotas.py::test_a_reserve_is_kept_obtainable_not_empty",),
     ),
     Fault(
         name="slack-uses-up-a-reserve",
@@ -104,7 +104,7 @@ TENANTS: tuple[Fault, ...] = (
         old="        adapter=namespace.adapter,\n",
         new="",
         why="an adapter has the model's name",
-        tests=("test_prompts.py::test_a_prompt_is_for_one_model_adapter_and_format",),
+        tests=("test_mounts.py::test_a_prompt_is_for_one_model_adapter_and_format",),
     ),
     Fault(
         name="a-request-stores-below-a-retired-prompt",
@@ -112,7 +112,7 @@ TENANTS: tuple[Fault, ...] = (
         old="            anchor.published.is_live\n            and isinstance",
         new="            isinstance",
         why="its own tree is current",
-        tests=("test_prompts.py::test_nothing_is_stored_below_what_can_be_matched_no_more",),
+        tests=("test_prompts.py::test_a_request_keeps_its_blocks_though_its_prompt_is_retired",),
     ),
     Fault(
         name="a-request-stores-below-a-prompt-after-a-bump",
@@ -120,7 +120,9 @@ TENANTS: tuple[Fault, ...] = (
         old="            and self.is_current(root)\n",
         new="",
         why="the prompt is live, and so is what hangs from it",
-        tests=("test_prompts.py::test_nothing_is_stored_below_what_can_be_matched_no_more",),
+        tests=(
+            "test_prompts.py::test_a_request_behind_a_prompt_ends_after_its_tenant_was_invalidated",
+        ),
     ),
     Fault(
         name="a-mount-outlives-the-systems-tree",
@@ -152,9 +154,7 @@ TENANTS: tuple[Fault, ...] = (
         old="yield match, Passage(published, cut, mount)",
         new="yield match, Passage(published, through, mount)",
         why="the prompt is followed further than the mount",
-        tests=(
-            "test_prompts.py::test_what_was_stored_while_a_prompt_was_read_is_found_afterwards",
-        ),
+        tests=("test_mounts.py::test_what_was_stored_while_a_prompt_was_read_is_found_afterwards",),
     ),
     Fault(
         name="prompts-are-used-by-nobody",
@@ -162,7 +162,7 @@ TENANTS: tuple[Fault, ...] = (
         old="above = above.parent if above.n_blocks else _above_anchor(above)",
         new="above = above.parent",
         why="the tenant's tree ends at the mount",
-        tests=("test_prompts.py::test_a_use_by_any_tenant_counts_for_the_prompt",),
+        tests=("test_mounts.py::test_a_use_by_any_tenant_counts_for_the_prompt",),
     ),
     Fault(
         name="a-request-may-name-the-system",
@@ -174,7 +174,7 @@ TENANTS: tuple[Fault, ...] = (
         ),
         new="",
         why="who could know its name",
-        tests=("test_prompts.py::test_nobody_poses_as_the_system",),
+        tests=("test_quotas.py::test_the_systems_name_is_nobodys",),
     ),
     Fault(
         name="a-waiter-waits-for-more-than-it-shares",
@@ -182,7 +182,7 @@ TENANTS: tuple[Fault, ...] = (
         old="if stored >= waiter.n_tokens:",
         new="if stored > waiter.n_tokens:",
         why="more than what is shared seems to be safe; a leader may store no more",
-        tests=("test_twins.py::test_a_waiter_goes_on_when_all_that_is_shared_is_stored",),
+        tests=("test_twins.py::test_a_waiter_is_ready_once_all_that_both_share_is_stored",),
     ),
     Fault(
         name="all-waiters-are-heirs",
@@ -192,9 +192,7 @@ TENANTS: tuple[Fault, ...] = (
             "        for waiter in waiters:\n            waiter.is_ready = True\n        followers"
         ),
         why="whose leader has ended need not wait",
-        tests=(
-            ("test_twins.py::test_when_a_leader_ends_the_waiter_of_highest_priority_goes_on_alone"),
-        ),
+        tests=("test_twins.py::test_when_a_leader_is_aborted_one_waiter_leads_the_others",),
     ),
     Fault(
         name="the-lowest-priority-inherits",
@@ -202,9 +200,7 @@ TENANTS: tuple[Fault, ...] = (
         old="key=lambda waiter: (-waiter.priority, waiter.serial)",
         new="key=lambda waiter: (waiter.priority, waiter.serial)",
         why="a minimum over priorities, of which the highest counts",
-        tests=(
-            ("test_twins.py::test_when_a_leader_ends_the_waiter_of_highest_priority_goes_on_alone"),
-        ),
+        tests=("test_twins.py::test_when_a_leader_is_aborted_one_waiter_leads_the_others",),
     ),
     Fault(
         name="an-abort-wakes-nobody",
@@ -216,7 +212,7 @@ TENANTS: tuple[Fault, ...] = (
         ),
         new="        self._admission.let_go",
         why="a leader that has stored all has no waiters left",
-        tests=("test_twins.py::test_when_an_heir_leaves_the_next_one_goes_on",),
+        tests=("test_twins.py::test_when_a_leader_is_aborted_one_waiter_leads_the_others",),
     ),
     Fault(
         name="a-twin-in-any-tree",
@@ -224,7 +220,7 @@ TENANTS: tuple[Fault, ...] = (
         old="if lease.node is match.node and lease.prompt:",
         new="if lease.prompt:",
         why="prompts that begin alike have the same KV, in one namespace",
-        tests=("test_twins.py::test_nobody_waits_for_another_namespace",),
+        tests=("test_twins.py::test_nobody_waits_for_less_than_a_block_or_for_another_path",),
     ),
     Fault(
         name="a-reason-tells-of-other-tenants",
@@ -250,7 +246,7 @@ TENANTS: tuple[Fault, ...] = (
         old="xxhash.xxh3_128_digest(keys[-1] + tokens[at : at + block_bytes])",
         new="xxhash.xxh3_128_digest(tokens[at : at + block_bytes])",
         why="the ids name a block well enough for one prompt",
-        tests=("test_observers.py::test_a_key_is_the_digest_of_the_one_before_it_and_the_ids",),
+        tests=("test_events.py::test_a_key_names_a_block_and_all_that_comes_before_it",),
     ),
     Fault(
         name="a-key-outlives-a-bump",
@@ -258,7 +254,7 @@ TENANTS: tuple[Fault, ...] = (
         old="msgspec.msgpack.encode((root.namespace, root.generations, block_bytes))",
         new="msgspec.msgpack.encode((root.namespace, block_bytes))",
         why="namespaces are told apart",
-        tests=("test_observers.py::test_equal_ids_of_others_have_other_keys",),
+        tests=("test_events.py::test_keys_of_equal_tokens_differ_between_generations",),
     ),
     Fault(
         name="a-key-of-blocks-that-were-trimmed",
@@ -270,7 +266,7 @@ TENANTS: tuple[Fault, ...] = (
         ),
         new="    leaf.n_blocks -= n_blocks\n    leaf.end_block -= n_blocks\n",
         why="it was right when it was asked for",
-        tests=("test_observers.py::test_keys_do_not_depend_on_what_had_been_there_before",),
+        tests=("test_events.py::test_a_key_does_not_depend_on_what_had_been_there_before",),
     ),
     Fault(
         name="removals-are-told-from-the-head",
@@ -278,7 +274,7 @@ TENANTS: tuple[Fault, ...] = (
         old="self._observers.removed(leaf, kept, n_given)",
         new="self._observers.removed(leaf, 0, n_given)",
         why="as many blocks went, from where the node begins",
-        tests=("test_observers.py::test_the_tail_of_a_long_edge_is_told_with_its_place",),
+        tests=("test_events.py::test_the_tail_of_a_long_edge_is_told_with_its_place",),
     ),
     Fault(
         name="a-snapshot-is-not-bounded",
@@ -286,7 +282,7 @@ TENANTS: tuple[Fault, ...] = (
         old="while queue and len(views) < most:",
         new="while queue:",
         why="trees are small in tests",
-        tests=("test_report.py::test_a_snapshot_says_what_it_leaves_out",),
+        tests=("test_snapshot.py::test_it_is_bounded_and_says_so",),
     ),
     Fault(
         name="a-snapshot-shows-all-tenants",
@@ -294,7 +290,7 @@ TENANTS: tuple[Fault, ...] = (
         old="tenant not in (None, root.namespace.tenant)",
         new="False",
         why="an operator sees them all",
-        tests=("test_report.py::test_a_snapshot_says_what_it_leaves_out",),
+        tests=("test_snapshot.py::test_a_node_tells_its_place_and_its_use",),
     ),
     Fault(
         name="counters-fall-when-a-tree-goes",
@@ -302,6 +298,6 @@ TENANTS: tuple[Fault, ...] = (
         old="            anchor.account.tally.merge(anchor.tally)\n",
         new="",
         why="the tree had them, and is gone",
-        tests=("test_report.py::test_counters_of_trees_that_have_gone_are_kept",),
+        tests=("test_stats.py::test_counters_of_trees_that_have_gone_are_kept",),
     ),
 )
