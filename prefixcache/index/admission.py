@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import NoReturn
 
@@ -17,7 +18,7 @@ from prefixcache.index.misses import Gone, Miss, MissReason
 from prefixcache.index.namespaces import Namespace
 from prefixcache.index.nodes import Anchor, Mount, Node, Root
 from prefixcache.index.passages import cut_match, path_of
-from prefixcache.index.publisher import Passage, Publisher
+from prefixcache.index.publisher import Found, Passage, Publisher
 from prefixcache.index.retention import Retentions
 from prefixcache.index.room import Room
 from prefixcache.index.tokens import TOKEN_BYTES, Packed, n_tokens
@@ -73,19 +74,27 @@ class Admission:
         self._token_exact = token_exact
         self._copy_block = copy_block
 
-    def find(self, root: Root, tokens: Packed, end: int) -> tuple[Match, Passage | None]:
+    def find(self, root: Root, tokens: Packed, end: int) -> Found:
         """Return the longest that a prompt of the root's namespace may reuse. Changes nothing.
 
         That is a match in its own tree, and the published prompt that it passes through, if any.
         """
-        match, passage = find(root, tokens, 0, end, self._block_bytes), None
-        if self._publisher.prompts and root.namespace.tenant != SYSTEM_TENANT:
-            match, passage = self._publisher.longest(match, root.namespace, tokens, end)
+        own: Found = find(root, tokens, 0, end, self._block_bytes), None
         if self._windows.pools:
-            seen = self._windows.visible_end(path_of(match, passage), match.n_blocks)
-            if seen < match.n_blocks:
-                return cut_match(root, match, passage, seen)
-        return match, passage
+            own = self._cut(root, *own)
+        if not self._publisher.prompts or root.namespace.tenant == SYSTEM_TENANT:
+            return own
+        cut = partial(self._cut, root)
+        return self._publisher.longest(own[0], root.namespace, tokens, end, cut)
+
+    def _cut(self, root: Root, match: Match, passage: Passage | None) -> Found:
+        """Return a match as far as no window group has a hole that the next token would see."""
+        if not self._windows.pools:
+            return match, passage
+        seen = self._windows.visible_end(path_of(match, passage), match.n_blocks)
+        if seen == match.n_blocks:
+            return match, passage
+        return cut_match(root, match, passage, seen)
 
     def tokens_of(self, match: Match) -> int:
         """Return how many tokens of a match are reused: part of a block if it may be copied."""

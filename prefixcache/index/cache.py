@@ -44,8 +44,7 @@ class PrefixCache:
     When blocks run short they come, in this order, from the free ones, from what was invalidated,
     from the victims of the tenant furthest over its fair share, from the growth slack of other
     leases, and from retained prefixes. If all that is not enough a call raises and has taken
-    nothing. Only full blocks enter the tree, and a look-up leaves at least one token of a prompt to
-    compute.
+    nothing. Only full blocks enter the tree, and a look-up leaves a token of a prompt to compute.
 
     `prompts` are prefixes that tenants share; `twins` is for requests that wait for each other;
     `copies` is what lies in a lower tier.
@@ -221,7 +220,8 @@ class PrefixCache:
         """
         self._leases.require_live(lease)
         if lease.window_hold is not None:
-            self._core.windows.slide(lease.window_hold, lease.node, start, stop)
+            hold, node = lease.window_hold, lease.node
+            self._core.windows.slide(hold, node, start, stop, self._keeper.reclaim)
 
     def commit(self, lease: Lease, tokens: Packed) -> None:
         """Make the full blocks of a request matchable.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from prefixcache.index.events import Observers
 from prefixcache.index.hooks import Hooks
 from prefixcache.index.keeper import Keeper
 from prefixcache.index.lease import Lease
@@ -17,10 +18,17 @@ class Committer:
     """Moves blocks from leases to the tree, or exchanges them for those that it has already."""
 
     def __init__(
-        self, keeper: Keeper, locations: Locations, windows: Windows, hooks: Hooks, block_bytes: int
+        self,
+        keeper: Keeper,
+        locations: Locations,
+        windows: Windows,
+        observers: Observers,
+        hooks: Hooks,
+        block_bytes: int,
     ) -> None:
         self._keeper = keeper
         self._windows = windows
+        self._observers = observers
         self._hooks = hooks
         self._locations = locations
         self._block_bytes = block_bytes
@@ -65,6 +73,8 @@ class Committer:
         filled = self._locations.fill(node, n_blocks, runs)
         if lease.window_hold is not None:
             self._windows.store(lease.window_hold, filled, filled.end_block)
+        if self._observers.all:
+            self._observers.stored(filled, 0, n_blocks)
         lease.move(filled, lease.n_stored + n_blocks, rest)
 
     def store_tail(self, lease: Lease, tokens: Packed, now: float) -> None:
@@ -103,4 +113,6 @@ class Committer:
         node = self._keeper.grow(lease.node, edge, runs, n_blocks, lease.priority, now)
         if lease.window_hold is not None:
             self._windows.store(lease.window_hold, node, n_full)
+        if self._observers.all:
+            self._observers.stored(node, node.n_blocks - n_blocks, n_blocks)
         lease.move(node, n_full, rest)

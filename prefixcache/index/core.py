@@ -64,7 +64,6 @@ class Core:
         self.locations = Locations(
             lower_tier,
             self.hooks,
-            self.observers,
             self.windows,
             self.pools.no_runs,
             self.block_bytes,
@@ -93,7 +92,7 @@ class Core:
             self.pools, self.accounts, self.keeper, self.leases, self.retentions, self.hooks
         )
         self.committer = Committer(
-            self.keeper, self.locations, self.windows, self.hooks, self.block_bytes
+            self.keeper, self.locations, self.windows, self.observers, self.hooks, self.block_bytes
         )
         self.admission = Admission(
             self.accounts,

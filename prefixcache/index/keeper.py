@@ -124,8 +124,6 @@ class Keeper:
         child = Node(parent.account, edge, runs, n_blocks, end_block, now, priority)
         child.pins = 1
         attach(parent, child, self._block_bytes)
-        if self._observers.all:
-            self._observers.stored(child, 0, n_blocks)
         is_whole = len(edge) == n_blocks * self._block_bytes
         while is_whole and parent.n_blocks <= child.n_blocks and self._is_private(parent):
             above = parent.parent
@@ -186,7 +184,7 @@ class Keeper:
         self.evicted_blocks += freed
         return freed
 
-    def reclaim(self, n_blocks: int | None) -> int:
+    def reclaim(self, n_blocks: int | None = None) -> int:
         """Give up at most `n_blocks` positions (None: all) of stale trees that nobody pins."""
         freed = 0
         while n_blocks is None or freed < n_blocks:

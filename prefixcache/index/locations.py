@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import NamedTuple, Protocol
 
-from prefixcache.index.events import BlockEvent, Observers
+from prefixcache.index.events import BlockEvent
 from prefixcache.index.hooks import Hooks
 from prefixcache.index.nodes import Copy, Node
 from prefixcache.index.spans import GroupRuns
@@ -51,7 +51,6 @@ class Locations:
         self,
         tier: LowerTier | None,
         hooks: Hooks,
-        observers: Observers,
         windows: Windows,
         no_runs: GroupRuns,
         block_bytes: int,
@@ -59,7 +58,6 @@ class Locations:
         self.tier = tier
         self._hooks = hooks
         self._windows = windows
-        self._observers = observers
         self._no_runs = no_runs
         self._block_bytes = block_bytes
         self._nodes_of: dict[Hashable, dict[Node, None]] = {}
@@ -105,8 +103,6 @@ class Locations:
         upper.runs, upper.pins = runs, 1
         assert upper.parent is not None
         upper.parent.n_resident += 1
-        if self._observers.all:
-            self._observers.stored(upper, 0, n_blocks)
         return upper
 
     def split(self, node: Node, n_blocks: int) -> Node:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from prefixcache.index.accounts import SYSTEM_TENANT
@@ -27,6 +27,9 @@ class Passage(NamedTuple):
     def is_pinned(self) -> bool:
         """Whether a running request of the tenant goes the same way."""
         return self.mount is not None and self.mount.pins > 0
+
+
+Found = tuple[Match, Passage | None]  # the longest match, and the prompt it goes through
 
 
 class Publisher:
@@ -110,16 +113,24 @@ class Publisher:
             yield self._find(root, tokens, 0, n_alike), n_alike
 
     def longest(
-        self, own: Match, namespace: Namespace, tokens: Packed, end: int
-    ) -> tuple[Match, Passage | None]:
+        self,
+        own: Match,
+        namespace: Namespace,
+        tokens: Packed,
+        end: int,
+        cut: Callable[[Match, Passage], Found],
+    ) -> Found:
         """Return the longest of `own` and of what goes through published prompts.
 
         A match that goes through one is in the tenant's tree from the mount on, or, where there is
         no mount yet, in the system's. Of equal ones, what passes through: it leaves the tenant's
         own copy to be given up.
+
+        Args:
+            cut: makes a match as short as windows allow; `own` is already.
         """
         tenant_root = self._forest.root_of(namespace)
-        best: tuple[Match, Passage | None] = own, None
+        best: Found = own, None
         most = self._tokens_of(own)
         for root, published, n_alike in self._alike(namespace, tokens, end):
             through = self._find(root, tokens, 0, n_alike)
@@ -128,8 +139,10 @@ class Publisher:
             key = published, root
             mounts = {} if tenant_root is None else tenant_root.mounts.get(key, {})
             for match, passage in self._ways(root, through, published, mounts, tokens, end):
-                if self._tokens_of(match) >= most + (best[1] is not None):
-                    best, most = (match, passage), self._tokens_of(match)
+                found = cut(match, passage)
+                n_tokens = self._tokens_of(found[0])
+                if n_tokens >= most + (best[1] is not None):
+                    best, most = found, n_tokens
         return best
 
     def _alike(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from prefixcache.errors import ConfigError, PoolExhaustedError
 from prefixcache.index.blocks import BlockPool
@@ -79,8 +79,12 @@ class Windows:
                 self._use(group, part, above)
         return hold
 
-    def slide(self, hold: WindowHold, node: Node, first: int, last: int) -> None:
+    def slide(
+        self, hold: WindowHold, node: Node, first: int, last: int, reclaim: Callable[[], object]
+    ) -> None:
         """Have room for tokens `first` to `last` - 1, and let go of what none of them sees.
+
+        `reclaim` frees what was invalidated; it is called before anything else is given up.
 
         Raises:
             PoolExhaustedError: some group has less room. Nothing more is held than before.
@@ -99,6 +103,8 @@ class Windows:
         for group, part in enumerate(hold.parts):
             missing = end - part.end
             if missing > 0:
+                if missing > self.pools[group].n_free:
+                    reclaim()
                 self._shed(group, missing - self.pools[group].n_free)
                 part.runs = join(part.runs, self.pools[group].allocate(missing, part.runs))
                 self.n_held[group] += missing

@@ -137,9 +137,9 @@ MATCHING: tuple[Fault, ...] = (
     Fault(
         name="a-match-sees-a-hole",
         module="admission",
-        old="            if seen < match.n_blocks:\n",
-        new="            if seen > match.n_blocks:\n",
-        why="the comparison is turned round: cut what is longer than the match",
+        old="        if seen == match.n_blocks:\n",
+        new="        if seen <= match.n_blocks:\n",
+        why="the comparison is too wide: nothing is ever cut",
         tests=("test_windows.py::test_a_match_ends_where_its_window_is_whole",),
     ),
     Fault(
