@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TypeGuard
 
 import pytest
@@ -25,6 +26,8 @@ from prefixcache.errors import TemplateError
 from prefixcache.types import FailureKind
 
 ARGUMENTS: dict[str, tuple[object, ...]] = {  # of those that take other than one text
+    "PromptRetiredError": ("greeting", 2),
+    "TraceError": (Path("trace.jsonl"), "line 7", "no timestamp"),
     "BodyTooLargeError": (100, 101),
     "ConfigError": ("port", -1, "too low"),
     "ContextLengthError": (9, 8, "prompt", "characters"),
