@@ -22,7 +22,7 @@ from prefixcache.index.publisher import Found, Passage, Publisher
 from prefixcache.index.retention import Retentions
 from prefixcache.index.room import Room
 from prefixcache.index.tokens import TOKEN_BYTES, Packed, n_tokens
-from prefixcache.index.tree import Match, anchor_of, find
+from prefixcache.index.tree import Match, anchor_of, child_of, find
 from prefixcache.index.windows import Windows
 from prefixcache.types import BlockId
 
@@ -340,12 +340,12 @@ class Admission:
     def _reason_for_nothing(self, root: Root, block: bytes) -> MissReason:
         if self._publisher.was_retired(root.namespace, block):
             return MissReason.RETIRED_VERSION
-        if root.previous is not None and _has_child(root.previous, block):
+        if root.previous is not None and child_of(root.previous, block) is not None:
             return MissReason.OLD_GENERATION
         if self._forest.has_only(root):
             return MissReason.NOTHING_STORED
         others = self._forest.roots_of(root.namespace.tenant)
-        if any(_has_child(other, block) for other in islice(others, _MOST_NAMESPACES)):
+        if any(child_of(other, block) is not None for other in islice(others, _MOST_NAMESPACES)):
             return MissReason.OTHER_NAMESPACE
         return MissReason.NOTHING_STORED
 
@@ -355,7 +355,3 @@ def _refuse(tokens: Packed, room_tokens: int) -> NoReturn:
     if room_tokens < 0:
         raise ConfigError("room_tokens", room_tokens, "must be at least 0")
     raise EmptyPromptError
-
-
-def _has_child(node: Node, block: bytes) -> bool:
-    return node.children is not None and node.children.get(block) is not None

@@ -173,11 +173,8 @@ def _check_windows(
         part = lease.window_hold.parts[group]
         held += _mark(owned, part.runs)
         _require(part.start >= lease.n_stored, f"lease {lease.id} owns window blocks of the tree")
-    lost = owned.count(0)
-    _require(not lost, f"{lost} blocks of window group {group} belong to nobody")
     found = PoolCounts(free=pool.n_free, cached=cached, held=held)
-    counts = windows.counts(group)
-    _require(counts == found, f"window group {group} counts {counts}, owners have {found}")
+    _check_counts(f"window group {group}", owned, windows.counts(group), found)
 
 
 def _check_account(account: Account, all_nodes: Iterable[Node], leases: LeaseBook) -> None:
@@ -216,11 +213,15 @@ def _check_pool(
             cached += n_blocks
     for lease in leases:
         held += _mark(owned, lease.own[group])
-    lost = owned.count(0)
-    _require(not lost, f"{lost} blocks of group {group} belong to nobody")
-    counts = pools.counts(group)
     found = PoolCounts(free=pool.n_free, cached=cached, held=held)
-    _require(counts == found, f"group {group} counts {counts}, owners have {found}")
+    _check_counts(f"group {group}", owned, pools.counts(group), found)
+
+
+def _check_counts(name: str, owned: bytearray, counts: PoolCounts, found: PoolCounts) -> None:
+    """Check that each block has an owner, and that the counts are those of the owners."""
+    lost = owned.count(0)
+    _require(not lost, f"{lost} blocks of {name} belong to nobody")
+    _require(counts == found, f"{name} counts {counts}, owners have {found}")
 
 
 def _mark(owned: bytearray, runs: Runs | list[Span]) -> int:

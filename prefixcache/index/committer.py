@@ -10,7 +10,7 @@ from prefixcache.index.locations import Locations
 from prefixcache.index.nodes import Node
 from prefixcache.index.spans import cut_groups
 from prefixcache.index.tokens import TOKEN_BYTES, Packed
-from prefixcache.index.tree import Match, find
+from prefixcache.index.tree import Match, child_of, find
 from prefixcache.index.windows import Windows
 
 
@@ -61,9 +61,7 @@ class Committer:
             if not known:
                 return
             at = lease.n_stored * size
-            children = lease.node.children
-            assert children is not None
-            node = children.get(bytes(tokens[at : at + size]))
+            node = child_of(lease.node, bytes(tokens[at : at + size]))
             assert node is not None
             self._bring_back(lease, node, known[0].n_blocks)
 
@@ -83,7 +81,7 @@ class Committer:
         if not tail:
             return
         n_blocks = lease.n_stored + 1
-        known = None if lease.node.children is None else lease.node.children.get(tail)
+        known = child_of(lease.node, tail)
         if known is None:
             self._add(lease, tail, n_blocks, now)
         elif not known.runs[0]:

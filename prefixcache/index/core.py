@@ -54,7 +54,7 @@ class Core:
             [window for window in windows if window is not None],
             block_tokens,
         )
-        token_exact = token_exact and not self.windows
+        token_exact = token_exact and not self.windows.pools
         quarter = max(self.pools.n_blocks // 4, 1)
         self.accounts = Accounts(self.pools, make_policy, quotas)
         self.accounts.set_quota(SYSTEM_TENANT, published_quota or Quota(max_blocks=quarter))

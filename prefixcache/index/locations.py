@@ -10,7 +10,7 @@ from prefixcache.index.hooks import Hooks
 from prefixcache.index.nodes import Copy, Node
 from prefixcache.index.spans import GroupRuns
 from prefixcache.index.tokens import TOKEN_BYTES, Packed, common_prefix_tokens
-from prefixcache.index.tree import cut_tail, detach, split
+from prefixcache.index.tree import child_of, cut_tail, detach, split
 from prefixcache.index.windows import Windows
 
 
@@ -172,9 +172,9 @@ class Locations:
 
 def _child_for(node: Node, tokens: Packed, at: int, block_bytes: int) -> Node | None:
     block = bytes(tokens[at : at + block_bytes])
-    if node.children is None or len(block) < block_bytes:
+    if len(block) < block_bytes:
         return None  # half a block is a published prompt's end, and read by the system alone
-    return node.children.get(block)
+    return child_of(node, block)
 
 
 def _blocks_alike(edge: bytes, tokens: Packed, block_bytes: int) -> int:

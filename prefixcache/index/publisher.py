@@ -11,7 +11,7 @@ from prefixcache.index.namespaces import Namespace
 from prefixcache.index.nodes import Mount, Node, Root
 from prefixcache.index.published import Published
 from prefixcache.index.tokens import TOKEN_BYTES, Packed, common_prefix_tokens
-from prefixcache.index.tree import Match, find
+from prefixcache.index.tree import Match, child_of, find
 
 _MOST_RETIRED = 1024  # remembered to explain misses
 
@@ -102,7 +102,7 @@ class Publisher:
         tail = bytes(tokens[n_blocks * size :])
         if not tail:
             return match.node
-        return None if match.node.children is None else match.node.children.get(tail)
+        return child_of(match.node, tail)
 
     def paths(self, namespace: Namespace, tokens: Packed, end: int) -> Iterator[tuple[Match, int]]:
         """Yield for each published prompt that may be used how far `tokens` follow it.

@@ -256,6 +256,11 @@ def nodes(anchor: Anchor) -> Iterator[Node]:
         stack.extend(children_of(node))
 
 
+def child_of(node: Node, block: bytes) -> Node | None:
+    """Return the child whose first block, or whole shorter edge, is `block`. O(1)."""
+    return None if node.children is None else node.children.get(block)
+
+
 def children_of(node: Node) -> tuple[Node, ...]:
     """Return a node's children."""
     return () if node.children is None else tuple(node.children)

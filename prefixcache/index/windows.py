@@ -41,10 +41,6 @@ class Windows:
             OrderedDict() for _ in self.pools
         )  # by group: nodes with cached blocks, oldest first
 
-    def __bool__(self) -> bool:
-        """Return whether there are window groups at all."""
-        return bool(self.pools)
-
     def counts(self, group: int) -> PoolCounts:
         """Return one window group's blocks by state."""
         free = self.pools[group].n_free

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from itertools import count
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     MultipleResults,
     invariant,
     multiple,
     rule,
-    run_state_machine_as_test,
 )
 
 from prefixcache.errors import PoolExhaustedError
@@ -21,6 +18,7 @@ from prefixcache.index import BlockEvent, Namespace, pack
 from prefixcache.index.spans import Runs
 from prefixcache.types import BlockId
 from tests.index.fake_kv import Entry, FakeKV
+from tests.index.machines import run_machine
 from tests.index.tenants_reference import Ids
 from tests.index.tenants_world import Running
 from tests.index.test_tenants_machine import IDS, NAMES, TenantsMachine
@@ -176,12 +174,4 @@ def _blocks(runs: Runs) -> list[BlockId]:
 @pytest.mark.parametrize("machine", [TierMachine, WindowsMachine])
 def test_everything_at_once_equals_plain_structures(machine: type[TenantsMachine]) -> None:
     """No order of calls shows a token a hole or wrong KV, or loses a block or a copy."""
-    run_state_machine_as_test(
-        machine,
-        settings=settings(
-            max_examples=int(os.environ.get("PREFIXCACHE_EXAMPLES", "40")),
-            stateful_step_count=40,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
+    run_machine(machine, 40)

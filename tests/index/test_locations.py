@@ -5,12 +5,12 @@ from __future__ import annotations
 from itertools import count
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import invariant, rule
 
 from prefixcache.index import BlockEvent, Lease, Namespace, PrefixCache, Quota, Scope, pack, unpack
 from prefixcache.types import PoolCounts
+from tests.index.machines import run_machine
 from tests.index.published import publish, read
 from tests.index.reference import Ids
 from tests.index.small import NS, found
@@ -317,12 +317,4 @@ class AwayMachine(TokenExactMachine):
 
 def test_the_index_with_a_tier_below_is_as_honest() -> None:
     """No order of calls gives a wrong hit, a lost copy or a wrong count."""
-    run_state_machine_as_test(
-        AwayMachine,
-        settings=settings(
-            max_examples=60,
-            stateful_step_count=40,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
+    run_machine(AwayMachine, 60)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from functools import partial
 from itertools import takewhile
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     Bundle,
@@ -18,7 +16,6 @@ from hypothesis.stateful import (
     invariant,
     multiple,
     rule,
-    run_state_machine_as_test,
 )
 
 from prefixcache.errors import PoolExhaustedError, RequestTooLargeError
@@ -26,6 +23,7 @@ from prefixcache.index import Lease, Namespace, PrefixCache, Scope, pack
 from prefixcache.index.policies import POLICY_NAMES, make_policy
 from prefixcache.types import PoolCounts
 from tests.index.fake_kv import FakeKV
+from tests.index.machines import run_machine
 from tests.index.reference import Claim, Ids, Reference
 
 NAMESPACES = [Namespace(), Namespace(model="b"), Namespace(model="b", adapter="x")]
@@ -316,25 +314,13 @@ class NoGrowthMachine(ReferenceMachine):
     growth_blocks = 0
 
 
-def run(machine: type[TokenExactMachine], max_examples: int) -> None:
-    run_state_machine_as_test(
-        machine,
-        settings=settings(
-            max_examples=int(os.environ.get("PREFIXCACHE_EXAMPLES", max_examples)),
-            stateful_step_count=40,
-            deadline=None,
-            suppress_health_check=[HealthCheck.too_slow],
-        ),
-    )
-
-
 @pytest.mark.parametrize("machine", [TokenExactMachine, ReferenceMachine, NoGrowthMachine])
 def test_the_index_equals_plain_structures(machine: type[TokenExactMachine]) -> None:
     """No order of calls gives a wrong hit, a lost lease, a wrong count or a missed hit."""
-    run(machine, 150)
+    run_machine(machine, 150)
 
 
 @pytest.mark.parametrize("policy", POLICY_NAMES[1:])
 def test_no_policy_makes_the_index_lie(policy: str) -> None:
     """Whatever goes first, hits are honest, leases are safe and the books balance."""
-    run(type("Machine", (TokenExactMachine,), {"policy": policy}), 20)
+    run_machine(type("Machine", (TokenExactMachine,), {"policy": policy}), 20)

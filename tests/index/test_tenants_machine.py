@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from typing import ClassVar
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     Bundle,
@@ -14,7 +12,6 @@ from hypothesis.stateful import (
     consumes,
     multiple,
     rule,
-    run_state_machine_as_test,
 )
 
 from prefixcache.errors import ConfigError, PoolExhaustedError, RequestTooLargeError
@@ -27,6 +24,7 @@ from prefixcache.index import (
     pack,
     unpack,
 )
+from tests.index.machines import run_machine
 from tests.index.tenants_reference import (
     Ids,
     is_in,
@@ -337,12 +335,4 @@ class OpenMachine(TenantsMachine):
 @pytest.mark.parametrize("machine", [TenantsMachine, WholeBlockMachine, OpenMachine])
 def test_tenants_get_what_plain_structures_say(machine: type[TenantsMachine]) -> None:
     """No order of calls gives a wrong or missed hit, wrong room or a lost block."""
-    run_state_machine_as_test(
-        machine,
-        settings=settings(
-            max_examples=int(os.environ.get("PREFIXCACHE_EXAMPLES", "100")),
-            stateful_step_count=40,
-            deadline=None,
-            suppress_health_check=[HealthCheck.too_slow],
-        ),
-    )
+    run_machine(machine, 100)

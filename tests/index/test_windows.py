@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from prefixcache.errors import ConfigError, LeaseError, PoolExhaustedError
 from prefixcache.index import (
@@ -23,6 +22,7 @@ from prefixcache.index import (
 )
 from prefixcache.types import PoolCounts
 from tests.index.fake_kv import blocks_of
+from tests.index.machines import run_machine
 from tests.index.small import NS
 
 BLOCK, WINDOW = 2, 5
@@ -336,12 +336,4 @@ class RoomyMachine(WindowMachine):
 @pytest.mark.parametrize("machine", [WindowMachine, RoomyMachine])
 def test_window_groups_equal_plain_structures(machine: type[WindowMachine]) -> None:
     """No order of calls shows a token a hole, or KV of another prefix."""
-    run_state_machine_as_test(
-        machine,
-        settings=settings(
-            max_examples=60,
-            stateful_step_count=40,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
+    run_machine(machine, 60)

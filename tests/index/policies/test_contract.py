@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import gc
-import os
 import random
 import weakref
 from collections.abc import Callable
 from typing import get_args
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
 from prefixcache.config import EngineConfig, PolicyName
 from prefixcache.errors import ConfigError
 from prefixcache.index.entry import Entry
 from prefixcache.index.policies import POLICY_NAMES, EvictionPolicy, PolicyOptions, make_policy
+from tests.index.machines import run_machine
 from tests.index.policies.fake_tree import FakeNode, FakeTree
 
 TTL_SECONDS = 20.0
@@ -221,12 +219,4 @@ class PolicyMachine(RuleBasedStateMachine):
 def test_any_order_of_calls_names_the_right_victim(name: str) -> None:
     """No order of calls makes a policy name what is pinned, gone or depended on."""
     machine = type("Machine", (PolicyMachine,), {"name": name})
-    run_state_machine_as_test(
-        machine,
-        settings=settings(
-            max_examples=int(os.environ.get("PREFIXCACHE_EXAMPLES", "60")),
-            stateful_step_count=40,
-            deadline=None,
-            suppress_health_check=[HealthCheck.too_slow],
-        ),
-    )
+    run_machine(machine, 60)
