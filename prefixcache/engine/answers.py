@@ -1,0 +1,156 @@
+"""The requests in flight: their tokens, their text, their ends, and the events of these."""
+
+from __future__ import annotations
+
+import logging
+
+from torch import Tensor
+
+from prefixcache.engine.counters import Counters
+from prefixcache.engine.runner import Outcome
+from prefixcache.engine.sampling import choose_tokens
+from prefixcache.engine.scheduler import Scheduler, Share
+from prefixcache.engine.sequence import Sequence
+from prefixcache.index import PrefixCache
+from prefixcache.types import (
+    Delta,
+    Event,
+    Failed,
+    FailureKind,
+    Finished,
+    FinishReason,
+    ModelInfo,
+    RequestId,
+    Started,
+)
+
+logger = logging.getLogger(__name__)
+
+
+class Answers:
+    """Gives every sequence that is up to date its next token, and ends those that are through."""
+
+    def __init__(
+        self, cache: PrefixCache, scheduler: Scheduler, info: ModelInfo, counters: Counters
+    ) -> None:
+        self._cache = cache
+        self._scheduler = scheduler
+        self._info = info
+        self._counters = counters
+        self._events: list[Event] = []
+        self.in_flight: dict[RequestId, Sequence] = {}
+
+    @property
+    def has_news(self) -> bool:
+        """Whether events wait to be taken."""
+        return bool(self._events)
+
+    def open(self, sequence: Sequence) -> None:
+        """Take note of a request that has queued."""
+        self.in_flight[sequence.request.request_id] = sequence
+
+    def start(self, sequence: Sequence) -> None:
+        """Tell that a request was admitted for the first time."""
+        self._counters.count_admission(sequence)
+        usage = sequence.usage
+        request_id = sequence.request.request_id
+        self._events.append(Started(request_id, usage.prompt_tokens, usage.cached_tokens))
+
+    def take(self, shares: list[Share], outcomes: list[Outcome]) -> None:
+        """Count what was computed, and give a token to every sequence that is up to date."""
+        ready: list[Sequence] = []
+        rows: list[Tensor] = []
+        for share, outcome in zip(shares, outcomes, strict=True):
+            sequence = share.sequence
+            if sequence.has_ended:
+                continue
+            if outcome.has_failed:
+                self._fail_internally(sequence, "the model failed on this request")
+                continue
+            self._counters.computed_tokens += share.n_tokens
+            sequence.n_computed += share.n_tokens
+            if outcome.row is None:
+                self._store_prompt(sequence)
+            else:
+                ready.append(sequence)
+                rows.append(outcome.row)
+        if ready:
+            self._choose(ready, rows)
+
+    def refuse(self, request_id: RequestId, kind: FailureKind, message: str) -> None:
+        """Tell that a request was not taken."""
+        self._events.append(Failed(request_id, kind, message))
+
+    def fail(
+        self, sequence: Sequence, kind: FailureKind, message: str, *, keep: bool = True
+    ) -> None:
+        """End a request by an error. `keep`: what it computed can be trusted."""
+        request_id = sequence.request.request_id
+        self._events.append(Failed(request_id, kind, message, sequence.usage))
+        self._end(sequence, keep=keep)
+
+    def events(self) -> list[Event]:
+        """Hand over what has happened since the last call, in order."""
+        events, self._events = self._events, []
+        return events
+
+    def _choose(self, ready: list[Sequence], rows: list[Tensor]) -> None:
+        tokens = choose_tokens(rows, [sequence.sampler for sequence in ready])
+        for sequence, token in zip(ready, tokens, strict=True):
+            if token is None:
+                self._fail_internally(sequence, "no token could be chosen")
+            else:
+                self._store_prompt(sequence)
+                self._advance_alone(sequence, token)
+
+    def _store_prompt(self, sequence: Sequence) -> None:
+        """Make what it read matchable as far as it was computed; answers follow at their end.
+
+        One that was preempted reads its own answer as well, and others may wait for that.
+        """
+        assert sequence.lease is not None
+        if sequence.n_computed <= sequence.n_admitted:
+            self._cache.commit(sequence.lease, sequence.packed(sequence.n_computed))
+
+    def _advance_alone(self, sequence: Sequence, token: int) -> None:
+        try:
+            self._advance(sequence, token)
+        except Exception:
+            logger.exception("request %s failed", sequence.request.request_id)
+            self.fail(sequence, FailureKind.INTERNAL, "the answer could not be made into text")
+
+    def _advance(self, sequence: Sequence, token: int) -> None:
+        """Add a sampled token: show its text, and end the sequence where it ends."""
+        sequence.output.append(token)
+        self._counters.output_tokens += 1
+        is_end = self._is_end(sequence, token)
+        reason = FinishReason.STOP if is_end else None
+        text = ""
+        if sequence.text is not None and not is_end:
+            text = sequence.text.push([token])
+            if sequence.text.stopped is not None:
+                reason = FinishReason.STOP
+        if reason is None and len(sequence.output) >= sequence.max_tokens:
+            reason = FinishReason.LENGTH
+        if reason is not None and sequence.text is not None:
+            text += sequence.text.finish()
+            if sequence.text.stopped is not None:  # a stop string in what was still held back
+                reason = FinishReason.STOP
+        request_id = sequence.request.request_id
+        self._events.append(Delta(request_id, text, () if is_end else (token,)))
+        if reason is not None:
+            self._events.append(Finished(request_id, reason, sequence.usage))
+            self._end(sequence)
+
+    def _is_end(self, sequence: Sequence, token: int) -> bool:
+        sampling = sequence.request.sampling
+        if token in sampling.stop_token_ids:
+            return True
+        return token in self._info.eos_token_ids and not sampling.ignore_eos
+
+    def _fail_internally(self, sequence: Sequence, message: str) -> None:
+        self.fail(sequence, FailureKind.INTERNAL, message, keep=False)
+
+    def _end(self, sequence: Sequence, *, keep: bool = True) -> None:
+        self._scheduler.let_go(sequence, keep=keep)
+        del self.in_flight[sequence.request.request_id]

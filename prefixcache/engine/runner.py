@@ -1,0 +1,75 @@
+"""Feeding a step's shares to the model, so that one bad request fails alone."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from prefixcache.engine.budget import StepBudget
+from prefixcache.engine.model import PagedModel
+from prefixcache.engine.plan import Chunk, plan_step
+from prefixcache.engine.scheduler import Share
+from prefixcache.kv import KVStore
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the model gave for one share: logits [vocab_size] where its sequence is up to date."""
+
+    row: Tensor | None = None
+    has_failed: bool = False
+
+
+class Runner:
+    """Runs shares as one batch, and tells the budget how long that took."""
+
+    def __init__(
+        self, model: PagedModel, store: KVStore, budget: StepBudget, clock: Callable[[], float]
+    ) -> None:
+        self._model = model
+        self._store = store
+        self._budget = budget
+        self._clock = clock
+
+    def run(self, shares: list[Share]) -> list[Outcome]:
+        """Feed the shares as one batch; where that fails, each alone."""
+        begin = self._clock()
+        try:
+            outcomes = self._rows(shares)
+        except Exception:
+            logger.exception("a step of %d requests failed; each is tried alone", len(shares))
+            outcomes = [self._row_alone(share) for share in shares]
+        self._budget.record(sum(share.n_tokens for share in shares), self._clock() - begin)
+        return outcomes
+
+    def _rows(self, shares: list[Share]) -> list[Outcome]:
+        n_groups = len(self._store.layout.groups)
+        chunks = [_chunk(share, n_groups) for share in shares]
+        logits = iter(self._model.forward(plan_step(chunks, self._store, self._model.device)))
+        return [Outcome(row=next(logits) if chunk.wants_logits else None) for chunk in chunks]
+
+    def _row_alone(self, share: Share) -> Outcome:
+        try:
+            return self._rows([share])[0]
+        except Exception:
+            logger.exception("request %s failed", share.sequence.request.request_id)
+            return Outcome(has_failed=True)
+
+
+def _chunk(share: Share, n_groups: int) -> Chunk:
+    """Return a share as the model is fed it."""
+    sequence = share.sequence
+    assert sequence.lease is not None
+    start = sequence.n_computed
+    stop = start + share.n_tokens
+    return Chunk(
+        token_ids=sequence.tokens(start, stop),
+        first_position=start,
+        tables=tuple(sequence.lease.spans(group) for group in range(n_groups)),
+        wants_logits=stop == sequence.n_tokens,
+    )
