@@ -48,7 +48,8 @@ def main() -> None:
     print(f"after the prompt was retired: {cache.explain(stolen.namespace, pack(SYSTEM_PROMPT))}")
     for tenant in TENANTS:
         stats = cache.tenant_stats(tenant)
-        print(f"{tenant:7} has {stats.cached_blocks} blocks, {stats.hit_tokens} hit tokens so far")
+        n_hit = stats.lookups.hit_tokens
+        print(f"{tenant:7} has {stats.cached_blocks} blocks, {n_hit} hit tokens so far")
     print(cache.counts(), "longest free run", cache.longest_free_run())
 
 

@@ -11,14 +11,8 @@ from prefixcache.index.misses import Miss, MissReason
 from prefixcache.index.namespaces import Generations, Namespace, Scope, ScopeKind
 from prefixcache.index.policies import EvictionPolicy, LruPolicy
 from prefixcache.index.published import Published
-from prefixcache.index.report import (
-    CacheStats,
-    NamespaceStats,
-    NodeView,
-    Snapshot,
-    TenantStats,
-    TreeView,
-)
+from prefixcache.index.snapshot import NodeView, Snapshot, TreeView
+from prefixcache.index.stats import CacheStats, LookupStats, NamespaceStats, TenantStats
 from prefixcache.index.tokens import (
     TOKEN_BYTES,
     Packed,
@@ -38,6 +32,7 @@ __all__ = [
     "EvictionPolicy",
     "Generations",
     "Lease",
+    "LookupStats",
     "LowerTier",
     "LruPolicy",
     "Miss",

@@ -19,16 +19,9 @@ from prefixcache.index.misses import Miss
 from prefixcache.index.namespaces import Namespace, Scope
 from prefixcache.index.policies import EvictionPolicy, LruPolicy
 from prefixcache.index.prompts import PublishedPrompts
-from prefixcache.index.report import (
-    CacheStats,
-    NamespaceStats,
-    Snapshot,
-    TenantStats,
-    cache_stats_of,
-    namespace_stats_of,
-    snapshot_of,
-    tenant_stats_of,
-)
+from prefixcache.index.report import Report
+from prefixcache.index.snapshot import Snapshot
+from prefixcache.index.stats import CacheStats, NamespaceStats, TenantStats
 from prefixcache.index.tokens import TOKEN_BYTES, Packed, n_tokens
 from prefixcache.index.twins import Twins
 from prefixcache.types import PoolCounts
@@ -120,6 +113,7 @@ class PrefixCache:
         self.prompts = PublishedPrompts(core, block_tokens=block_size_tokens, clock=clock)
         self.twins = Twins(core)
         self.copies = Copies(core)
+        self._report = Report(core, block_tokens=block_size_tokens)
         self._double_releases = 0
 
     def match_length(self, namespace: Namespace, tokens: Packed) -> int:
@@ -350,14 +344,11 @@ class PrefixCache:
 
     def counts(self, group: int = 0) -> PoolCounts:
         """Return the blocks of one layer group by state. O(1)."""
-        is_window, index = self._core.places[group]
-        return self._core.windows.counts(index) if is_window else self._pools.counts(index)
+        return self._report.counts(group)
 
     def longest_free_run(self, group: int = 0) -> int:
         """Return the most consecutive free blocks of one layer group. Cost: its longest runs."""
-        is_window, index = self._core.places[group]
-        pools = self._core.windows.pools if is_window else self._pools.pools
-        return pools[index].longest_free_run
+        return self._report.longest_free_run(group)
 
     @property
     def evicted_blocks(self) -> int:
@@ -366,15 +357,15 @@ class PrefixCache:
 
     def stats(self) -> CacheStats:
         """Return the counters as of now. Cost: the tenants and trees."""
-        return cache_stats_of(self._accounts, self._forest, self._keeper, self._double_releases)
+        return self._report.stats(self._double_releases)
 
     def tenant_stats(self, tenant: str) -> TenantStats:
         """Return one tenant's blocks, quota and counters. Cost: the trees."""
-        return tenant_stats_of(self._accounts.find(tenant), self._forest)
+        return self._report.tenant(tenant)
 
     def namespace_stats(self) -> list[NamespaceStats]:
         """Return the counters of every namespace that has something stored or running."""
-        return namespace_stats_of(self._forest)
+        return self._report.namespaces()
 
     def snapshot(self, *, max_nodes: int = 1000, tenant: str | None = None) -> Snapshot:
         """Return the trees as data, at most `max_nodes` nodes of them, the roots' side first.
@@ -384,13 +375,7 @@ class PrefixCache:
 
         Cost: `max_nodes`, and the number of trees.
         """
-        return snapshot_of(
-            self._forest,
-            max_nodes=max_nodes,
-            tenant=tenant,
-            now=self._clock(),
-            block_tokens=self.block_size_tokens,
-        )
+        return self._report.snapshot(max_nodes, tenant, self._clock())
 
     def check(self) -> None:
         """Prove that trees, leases and pools agree. Raises BooksError with what differs.

@@ -253,8 +253,8 @@ def test_counters_tell_hits_in_tokens() -> None:
     keep(cache, 1, 2, 3)
     keep(cache, 1, 2, 3, 4)
     cache.release(cache.acquire(NS, pack([1, 2, 3]), read=False))
-    stats = cache.stats()
-    assert (stats.lookups, stats.lookup_tokens, stats.hit_tokens) == (2, 7, 2)
+    lookups = cache.stats().lookups
+    assert (lookups.requests, lookups.tokens, lookups.hit_tokens) == (2, 7, 2)
 
 
 @pytest.mark.parametrize(

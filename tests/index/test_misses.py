@@ -103,11 +103,11 @@ def test_who_does_not_look_finds_nothing() -> None:
     """And is not counted as a look-up."""
     cache = cache_of()
     keep(cache, 1, 2, 3, 4, namespace=T)
-    lookups = cache.stats().lookups
+    lookups = cache.stats().lookups.requests
     lease = cache.acquire(T, pack([1, 2, 3, 4]), read=False)
     assert lease.miss is not None
     assert lease.miss.reason is MissReason.DISABLED
-    assert cache.stats().lookups == lookups
+    assert cache.stats().lookups.requests == lookups
 
 
 def test_reasons_are_counted_by_tenant_and_namespace() -> None:
@@ -117,6 +117,6 @@ def test_reasons_are_counted_by_tenant_and_namespace() -> None:
     why(cache, 0, 1, 9, 9, 9)
     why(cache, *range(6), 7)
     expected = {MissReason.NOTHING_STORED: 1, MissReason.DIVERGED: 1}
-    assert cache.stats().misses == cache.tenant_stats("t").misses == expected
-    assert [stats.misses for stats in cache.namespace_stats()] == [expected]
-    assert cache.tenant_stats("u").misses == {}
+    assert cache.stats().lookups.misses == cache.tenant_stats("t").lookups.misses == expected
+    assert [stats.lookups.misses for stats in cache.namespace_stats()] == [expected]
+    assert cache.tenant_stats("u").lookups.misses == {}

@@ -205,4 +205,5 @@ def test_a_request_is_counted_once_though_its_tree_has_gone(cache: PrefixCache) 
     lease = hold(cache, NS, pack([1, 2, 3]))
     cache.invalidate(Scope.model("default"))
     cache.release(lease)
-    assert (cache.stats().lookups, cache.stats().lookup_tokens) == (1, 3)
+    lookups = cache.stats().lookups
+    assert (lookups.requests, lookups.tokens) == (1, 3)

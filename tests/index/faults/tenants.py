@@ -278,7 +278,7 @@ TENANTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="a-snapshot-is-not-bounded",
-        module="report",
+        module="snapshot",
         old="while queue and len(views) < most:",
         new="while queue:",
         why="trees are small in tests",
@@ -286,7 +286,7 @@ TENANTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="a-snapshot-shows-all-tenants",
-        module="report",
+        module="snapshot",
         old="tenant not in (None, root.namespace.tenant)",
         new="False",
         why="an operator sees them all",
