@@ -251,7 +251,7 @@ class PrefixCache:
         if n_full > lease.n_stored:
             self._committer.store(lease, tokens, n_full, now)
         if lease.published is not None:
-            self.prompts.finish(lease, length, now)
+            self._committer.finish_prompt(lease, lease.published, length, now)
         if self._in_flight.waiters:
             self._in_flight.moved(lease)
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from prefixcache.index.events import Observers
 from prefixcache.index.hooks import Hooks
 from prefixcache.index.keeper import Keeper
 from prefixcache.index.lease import Lease
 from prefixcache.index.locations import Locations
 from prefixcache.index.nodes import Node
+from prefixcache.index.published import Published
+from prefixcache.index.retention import Retentions
 from prefixcache.index.spans import cut_groups
 from prefixcache.index.tokens import TOKEN_BYTES, Packed
 from prefixcache.index.tree import Match, child_of, find
@@ -22,12 +26,14 @@ class Committer:
         keeper: Keeper,
         locations: Locations,
         windows: Windows,
+        retentions: Retentions,
         observers: Observers,
         hooks: Hooks,
         block_bytes: int,
     ) -> None:
         self._keeper = keeper
         self._windows = windows
+        self._retentions = retentions
         self._observers = observers
         self._hooks = hooks
         self._locations = locations
@@ -75,7 +81,13 @@ class Committer:
             self._observers.stored(filled, 0, n_blocks)
         lease.move(filled, lease.n_stored + n_blocks, rest)
 
-    def store_tail(self, lease: Lease, tokens: Packed, now: float) -> None:
+    def finish_prompt(self, lease: Lease, published: Published, n_written: int, now: float) -> None:
+        """Store the last part of a published prompt and retain it, if all of it is written."""
+        if published.is_live and n_written >= len(published.tokens) // TOKEN_BYTES:
+            self._store_tail(lease, published.tokens, now)
+            self._retentions.keep(lease.node, inf, 0)
+
+    def _store_tail(self, lease: Lease, tokens: Packed, now: float) -> None:
         """Bring the last block of a published prompt into the tree, though it is not full."""
         tail = bytes(tokens[lease.n_stored * self._block_bytes :])
         if not tail:

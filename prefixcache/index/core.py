@@ -92,7 +92,13 @@ class Core:
             self.pools, self.accounts, self.keeper, self.leases, self.retentions, self.hooks
         )
         self.committer = Committer(
-            self.keeper, self.locations, self.windows, self.observers, self.hooks, self.block_bytes
+            self.keeper,
+            self.locations,
+            self.windows,
+            self.retentions,
+            self.observers,
+            self.hooks,
+            self.block_bytes,
         )
         self.admission = Admission(
             self.accounts,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import inf
 
 from prefixcache.errors import ConfigError, PromptRetiredError
 from prefixcache.index.core import Core
@@ -12,7 +11,7 @@ from prefixcache.index.namespaces import Namespace
 from prefixcache.index.passages import path_to
 from prefixcache.index.published import Published
 from prefixcache.index.publisher import system_namespace
-from prefixcache.index.tokens import TOKEN_BYTES, Packed, n_tokens
+from prefixcache.index.tokens import Packed, n_tokens
 
 _DEFAULT_NAMESPACE = Namespace()
 
@@ -27,8 +26,8 @@ class PublishedPrompts:
 
     def __init__(self, core: Core, *, block_tokens: int, clock: Callable[[], float]) -> None:
         self._publisher, self._forest = core.publisher, core.forest
-        self._admission, self._committer = core.admission, core.committer
-        self._keeper, self._retentions = core.keeper, core.retentions
+        self._admission, self._keeper = core.admission, core.keeper
+        self._retentions = core.retentions
         self._observers, self._windows = core.observers, core.windows
         self._block_tokens = block_tokens
         self._clock = clock
@@ -80,15 +79,6 @@ class PublishedPrompts:
         )
         lease.published = published
         return lease
-
-    def finish(self, lease: Lease, n_written: int, now: float) -> None:
-        """Retain the prompt that `lease` reads, if all of it is written; the cache's own."""
-        published = lease.published
-        if published is None or not published.is_live:
-            return
-        if n_written >= len(published.tokens) // TOKEN_BYTES:
-            self._committer.store_tail(lease, published.tokens, now)
-            self._retentions.keep(lease.node, inf, 0)
 
     def retire(self, published: Published) -> None:
         """Share a version no more: at once it matches nothing, and what hung from it is reclaimed.
