@@ -34,6 +34,27 @@ class Quota:
             raise ConfigError("max_blocks", self.max_blocks, "must be at least the reserve, and 1")
 
 
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Who may own and retain how much of a pool."""
+
+    quotas: Mapping[str, Quota]  # by tenant
+    published: Quota | None  # None: at most a quarter
+    retained_blocks: int | None  # of each tenant; None: a quarter
+
+    def __post_init__(self) -> None:
+        if self.retained_blocks is not None and self.retained_blocks < 0:
+            raise ConfigError("retained_blocks", self.retained_blocks, "must be at least 0")
+
+    def published_of(self, n_blocks: int) -> Quota:
+        """Return the published prompts' quota in a pool of `n_blocks` blocks."""
+        return self.published or Quota(max_blocks=_quarter(n_blocks))
+
+    def retained_of(self, n_blocks: int) -> int:
+        """Return how many blocks a tenant may retain in a pool of `n_blocks` blocks."""
+        return _quarter(n_blocks) if self.retained_blocks is None else self.retained_blocks
+
+
 class Account:
     """What one tenant has: every change of its blocks goes through here to the pools.
 
@@ -324,3 +345,7 @@ class Accounts:
         if len(self._heap) > 2 * len(self._accounts) + _DEAD_ENTRIES:
             self._heap = [entry for entry in self._heap if entry[1] == entry[2].place]
             heapify(self._heap)
+
+
+def _quarter(n_blocks: int) -> int:
+    return max(n_blocks // 4, 1)

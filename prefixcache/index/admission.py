@@ -9,21 +9,17 @@ from itertools import islice
 from typing import NoReturn
 
 from prefixcache.errors import ConfigError, EmptyPromptError, RequestTooLargeError
-from prefixcache.index.accounts import SYSTEM_TENANT, Account, Accounts
-from prefixcache.index.forest import Forest
-from prefixcache.index.hooks import Hooks
-from prefixcache.index.keeper import Keeper
+from prefixcache.index.accounts import SYSTEM_TENANT, Account
 from prefixcache.index.lease import Lease, LeaseBook
-from prefixcache.index.misses import Gone, Miss, MissReason
+from prefixcache.index.misses import Miss, MissReason
 from prefixcache.index.namespaces import Namespace
 from prefixcache.index.nodes import Anchor, Mount, Node, Root
 from prefixcache.index.passages import cut_match, path_of
 from prefixcache.index.publisher import Found, Passage, Publisher
-from prefixcache.index.retention import Retentions
 from prefixcache.index.room import Room
 from prefixcache.index.tokens import TOKEN_BYTES, Packed, n_tokens
 from prefixcache.index.tree import Match, anchor_of, child_of, find
-from prefixcache.index.windows import Windows
+from prefixcache.index.trees import Trees
 from prefixcache.types import BlockId
 
 _MOST_NAMESPACES = 16  # of a tenant that are looked at to explain a miss
@@ -44,34 +40,25 @@ class Admission:
 
     def __init__(
         self,
-        accounts: Accounts,
-        forest: Forest,
+        trees: Trees,
         publisher: Publisher,
-        keeper: Keeper,
         leases: LeaseBook,
         room: Room,
-        retentions: Retentions,
-        gone: Gone,
-        windows: Windows,
-        hooks: Hooks,
-        *,
-        block_tokens: int,
-        token_exact: bool,
         copy_block: Callable[[BlockCopy], None] | None,
     ) -> None:
-        self._accounts = accounts
-        self._forest = forest
+        self._accounts = trees.accounts
+        self._forest = trees.forest
         self._publisher = publisher
-        self._keeper = keeper
+        self._keeper = trees.keeper
         self._leases = leases
         self._room = room
-        self._retentions = retentions
-        self._gone = gone
-        self._windows = windows
-        self._hooks = hooks
-        self._block_tokens = block_tokens
-        self._block_bytes = block_tokens * TOKEN_BYTES
-        self._token_exact = token_exact
+        self._retentions = trees.retentions
+        self._gone = trees.gone
+        self._windows = trees.windows
+        self._hooks = trees.hooks
+        self._block_tokens = trees.block.n_tokens
+        self._block_bytes = trees.block.n_bytes
+        self._token_exact = trees.block.is_token_exact
         self._copy_block = copy_block
 
     def find(self, root: Root, tokens: Packed, end: int) -> Found:

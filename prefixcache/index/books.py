@@ -29,7 +29,7 @@ def check_books(core: Core) -> None:
             ends[anchor.source] += 1
     all_nodes = [node for anchor in anchors for node in nodes(anchor)]
     for node in all_nodes:
-        _check_node(node, ends[node], core.block_bytes)
+        _check_node(node, ends[node], core.block.n_bytes)
         _check_keeps(node, core.retentions)
     lost = core.retentions.nodes() - set(all_nodes)
     _require(not lost, f"{len(lost)} nodes outside of all trees are retained")

@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from prefixcache.errors import ConfigError
-from prefixcache.index.accounts import SYSTEM_TENANT, Quota
+from prefixcache.index.accounts import SYSTEM_TENANT, Quota, Shares
 from prefixcache.index.admission import BlockCopy
+from prefixcache.index.block_format import BlockFormat
 from prefixcache.index.books import check_books
 from prefixcache.index.copies import Copies
 from prefixcache.index.core import Core
@@ -46,6 +47,26 @@ class PrefixCache:
     may be called from any thread at any moment. No call waits for anything but the hooks
     (`copy_block`, the lower tier, observers): these may look, and are refused any change.
     Who owns a block when: prefixcache/design/0001-block-ownership.md.
+
+    Args:
+        pool_blocks: blocks of each layer group's pool.
+        windows: each group's sliding window in tokens, a token's own included; None: the group
+            keeps all positions. At least one does. Blocks of window groups are had by
+            `slide`, and reuse is by whole blocks then.
+        growth_blocks: `extend` takes this many at a time while they are free.
+        token_exact_reuse: where a prompt leaves a block midway, copy the tokens it shares.
+        policy: makes what chooses among a tenant's prefixes that nobody uses, one per tenant.
+        quotas: by tenant; who is not named may have all and is promised nothing.
+        published_quota: the published prompts' share; None: at most a quarter of the pool.
+            Give them a reserve where tenants have one: blocks of theirs that requests use
+            come out of what nobody has reserved otherwise.
+        retained_blocks: how many of its blocks a tenant may retain; None: a quarter of all.
+        copy_block: makes such a copy before it returns; None: no KV is behind the blocks.
+        lower_tier: asked for each prefix that is to be given up whether it keeps a copy.
+        clock: seconds, never falling; for lifetimes and policies.
+
+    Raises:
+        ConfigError: a number is out of range, or the reserves are more than the pool.
     """
 
     def __init__(
@@ -64,56 +85,24 @@ class PrefixCache:
         lower_tier: LowerTier | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Make an empty cache.
-
-        Args:
-            pool_blocks: blocks of each layer group's pool.
-            windows: each group's sliding window in tokens, a token's own included; None: the group
-                keeps all positions. At least one does. Blocks of window groups are had by
-                `slide`, and reuse is by whole blocks then.
-            growth_blocks: `extend` takes this many at a time while they are free.
-            token_exact_reuse: where a prompt leaves a block midway, copy the tokens it shares.
-            policy: makes what chooses among a tenant's prefixes that nobody uses, one per tenant.
-            quotas: by tenant; who is not named may have all and is promised nothing.
-            published_quota: the published prompts' share; None: at most a quarter of the pool.
-                Give them a reserve where tenants have one: blocks of theirs that requests use
-                come out of what nobody has reserved otherwise.
-            retained_blocks: how many of its blocks a tenant may retain; None: a quarter of all.
-            copy_block: makes such a copy before it returns; None: no KV is behind the blocks.
-            lower_tier: asked for each prefix that is to be given up whether it keeps a copy.
-            clock: seconds, never falling; for lifetimes and policies.
-
-        Raises:
-            ConfigError: a number is out of range, or the reserves are more than the pool.
-        """
-        if block_size_tokens < 1:
-            raise ConfigError("block_size_tokens", block_size_tokens, "must be at least 1")
         if growth_blocks < 0:
             raise ConfigError("growth_blocks", growth_blocks, "must be at least 0")
+        windows = windows or [None] * len(pool_blocks)
+        block = BlockFormat(block_size_tokens, token_exact_reuse)
+        shares = Shares(quotas or {}, published_quota, retained_blocks)
+        core = Core(pool_blocks, windows, block, policy, shares, lower_tier, copy_block)
         self.block_size_tokens = block_size_tokens
         self._growth_blocks = growth_blocks
         self._clock = clock
-        core = Core(
-            pool_blocks,
-            windows or [None] * len(pool_blocks),
-            block_size_tokens,
-            token_exact=token_exact_reuse,
-            make_policy=policy,
-            quotas=quotas or {},
-            published_quota=published_quota,
-            retained_blocks=retained_blocks,
-            copy_block=copy_block,
-            lower_tier=lower_tier,
-        )
         self._core = core
         self._pools, self._accounts, self._forest = core.pools, core.accounts, core.forest
         self._leases, self._room, self._keeper = core.leases, core.room, core.keeper
         self._admission, self._committer = core.admission, core.committer
         self._in_flight, self._observers = core.in_flight, core.observers
-        self.prompts = PublishedPrompts(core, block_tokens=block_size_tokens, clock=clock)
+        self.prompts = PublishedPrompts(core, clock=clock)
         self.twins = Twins(core)
         self.copies = Copies(core)
-        self._report = Report(core, block_tokens=block_size_tokens)
+        self._report = Report(core)
         self._double_releases = 0
 
     def match_length(self, namespace: Namespace, tokens: Packed) -> int:

@@ -4,40 +4,26 @@ from __future__ import annotations
 
 from math import inf
 
-from prefixcache.index.events import Observers
-from prefixcache.index.hooks import Hooks
-from prefixcache.index.keeper import Keeper
 from prefixcache.index.lease import Lease
-from prefixcache.index.locations import Locations
 from prefixcache.index.nodes import Node
 from prefixcache.index.published import Published
-from prefixcache.index.retention import Retentions
 from prefixcache.index.spans import cut_groups
 from prefixcache.index.tokens import TOKEN_BYTES, Packed
 from prefixcache.index.tree import Match, child_of, find
-from prefixcache.index.windows import Windows
+from prefixcache.index.trees import Trees
 
 
 class Committer:
     """Moves blocks from leases to the tree, or exchanges them for those that it has already."""
 
-    def __init__(
-        self,
-        keeper: Keeper,
-        locations: Locations,
-        windows: Windows,
-        retentions: Retentions,
-        observers: Observers,
-        hooks: Hooks,
-        block_bytes: int,
-    ) -> None:
-        self._keeper = keeper
-        self._windows = windows
-        self._retentions = retentions
-        self._observers = observers
-        self._hooks = hooks
-        self._locations = locations
-        self._block_bytes = block_bytes
+    def __init__(self, trees: Trees) -> None:
+        self._keeper = trees.keeper
+        self._windows = trees.windows
+        self._retentions = trees.retentions
+        self._observers = trees.observers
+        self._hooks = trees.hooks
+        self._locations = trees.locations
+        self._block_bytes = trees.block.n_bytes
 
     def store(self, lease: Lease, tokens: Packed, n_full: int, now: float) -> None:
         """Bring the first `n_full` blocks of `tokens` into the tree, as far as they are not there.

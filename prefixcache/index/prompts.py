@@ -24,12 +24,12 @@ class PublishedPrompts:
     that tenants have cached beyond their reserves; `unread` tells what is to be computed again.
     """
 
-    def __init__(self, core: Core, *, block_tokens: int, clock: Callable[[], float]) -> None:
+    def __init__(self, core: Core, *, clock: Callable[[], float]) -> None:
         self._publisher, self._forest = core.publisher, core.forest
         self._admission, self._keeper = core.admission, core.keeper
         self._retentions = core.retentions
         self._observers, self._windows = core.observers, core.windows
-        self._block_tokens = block_tokens
+        self._block_tokens = core.block.n_tokens
         self._clock = clock
 
     def publish(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from prefixcache.index.accounts import SYSTEM_TENANT
+from prefixcache.index.block_format import BlockFormat
 from prefixcache.index.forest import Forest
 from prefixcache.index.namespaces import Namespace
 from prefixcache.index.nodes import Mount, Node, Root
@@ -39,10 +40,10 @@ class Publisher:
     that begins with the same block.
     """
 
-    def __init__(self, forest: Forest, block_bytes: int, *, token_exact: bool) -> None:
+    def __init__(self, forest: Forest, block: BlockFormat) -> None:
         self._forest = forest
-        self._block_bytes = block_bytes
-        self._token_exact = token_exact
+        self._block_bytes = block.n_bytes
+        self._token_exact = block.is_token_exact
         self._by_start: dict[tuple[Namespace, str | None, bytes], list[Published]] = {}
         self.prompts: dict[Published, None] = {}  # the live ones
         self._versions: dict[tuple[Namespace, str], int] = {}

@@ -14,10 +14,10 @@ from prefixcache.types import PoolCounts
 class Report:
     """Reads counters, gauges and trees. Costs, and which threads may call: as in `PrefixCache`."""
 
-    def __init__(self, core: Core, *, block_tokens: int) -> None:
+    def __init__(self, core: Core) -> None:
         self._core = core
         self._accounts, self._forest, self._keeper = core.accounts, core.forest, core.keeper
-        self._block_tokens = block_tokens
+        self._block_tokens = core.block.n_tokens
 
     def counts(self, group: int) -> PoolCounts:
         """Return the blocks of one layer group by state."""
