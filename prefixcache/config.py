@@ -11,6 +11,8 @@ from prefixcache.errors import ConfigError
 PolicyName = Literal["lru", "cost-aware", "lfu", "fifo", "slru", "priority", "ttl"]
 DType = Literal["auto", "float32", "bfloat16", "float16"]
 
+DEFAULT_IDLE_TTL_SECONDS = 3600.0
+
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What an engine loads and how much it may use."""
@@ -30,7 +32,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     prefix_cache: bool = True  # False: nothing is looked up, nothing is kept
     token_exact_reuse: bool = True  # copy the shared tokens of a block that is left midway
     eviction_policy: PolicyName = "lru"  # which cached prefixes go when room is needed
-    idle_ttl_seconds: float = 3600.0  # eviction_policy ttl: what is unused for so long goes
+    idle_ttl_seconds: float = (
+        DEFAULT_IDLE_TTL_SECONDS  # eviction_policy ttl: what is unused for so long goes
+    )
 
     def __post_init__(self) -> None:
         for setting in (

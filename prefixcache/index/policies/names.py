@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from prefixcache.config import DEFAULT_IDLE_TTL_SECONDS
 from prefixcache.errors import ConfigError
 from prefixcache.index.policies.cost_aware import CostAwarePolicy
 from prefixcache.index.policies.keyed import FifoPolicy, LfuPolicy, PriorityPolicy
@@ -19,7 +20,7 @@ from prefixcache.index.policies.slru import SlruPolicy
 class PolicyOptions:
     """What some policies can be told; the others take no notice."""
 
-    idle_ttl_seconds: float = 3600.0  # ttl: unused for so long, an entry goes
+    idle_ttl_seconds: float = DEFAULT_IDLE_TTL_SECONDS  # ttl: unused for so long, an entry goes
     protected_share: float = DEFAULT_SHARE  # slru, cost-aware: of all listed blocks
 
 
