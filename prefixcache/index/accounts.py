@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from heapq import heapify, heappop, heappush
 
 from prefixcache.errors import ConfigError
 from prefixcache.index.groups import GroupPools
+from prefixcache.index.lazy_heap import LazyHeap
 from prefixcache.index.misses import Tally
 from prefixcache.index.policies import EvictionPolicy
 from prefixcache.index.spans import GroupRuns
-
-_DEAD_ENTRIES = 64  # that are never worth a clean-up
 
 SYSTEM_TENANT = "(system)"  # owns the published prompts
 
@@ -71,7 +69,6 @@ class Account:
         "n_held",
         "n_kept",
         "n_slack",
-        "place",
         "policy",
         "reserved_blocks",
         "tally",
@@ -92,7 +89,6 @@ class Account:
         self.is_touched = False  # has more to give than the order of givers knows
         self.tally = Tally()  # of its trees that are gone; the others have their own
         self.evicted_blocks = 0  # given up by its policy's choice
-        self.place = 0  # the serial of its entry that counts in the order of givers
 
     @property
     def n_used(self) -> int:
@@ -209,9 +205,8 @@ class Accounts:
         self._reserves = Reserves()
         self._accounts: dict[str, Account] = {}
         self._nobody = Account("", pools, make_policy(), self._reserves)
-        self._heap: list[tuple[int, int, Account]] = []  # (-excess, serial, account)
+        self._givers = LazyHeap[int, Account]()  # by what was their excess, negated
         self._touched: list[Account] = []
-        self._n_pushed = 0
         self._last_giver: Account | None = None
         self.n_kept = 0  # blocks that retentions keep, of all accounts
         for tenant, quota in quotas.items():
@@ -325,26 +320,17 @@ class Accounts:
     def _furthest(self, now: float) -> Account | None:
         for account in self._touched:
             account.is_touched = False
-            self._push(account)
+            self._givers.push(account, -account.excess)
         self._touched.clear()
-        while self._heap:
-            known, place, account = self._heap[0]
-            if place != account.place or account.policy.victim(now) is None:
-                heappop(self._heap)
+        while (first := self._givers.first()) is not None:
+            known, account = first
+            if account.policy.victim(now) is None:
+                self._givers.discard(account)
             elif -known != account.excess:
-                heappop(self._heap)
-                self._push(account)
+                self._givers.push(account, -account.excess)
             else:
                 return account
         return None
-
-    def _push(self, account: Account) -> None:
-        self._n_pushed += 1
-        account.place = self._n_pushed
-        heappush(self._heap, (-account.excess, account.place, account))
-        if len(self._heap) > 2 * len(self._accounts) + _DEAD_ENTRIES:
-            self._heap = [entry for entry in self._heap if entry[1] == entry[2].place]
-            heapify(self._heap)
 
 
 def _quarter(n_blocks: int) -> int:

@@ -139,7 +139,7 @@ class Admission:
         length, rest = divmod(len(tokens), TOKEN_BYTES)
         if rest or not length or room_tokens < 0:
             _refuse(tokens, room_tokens)
-        if self._retentions.by_end:
+        if self._retentions.next_end <= now:
             self._retentions.expire(now)
         root = self._forest.plant(namespace, now)
         try:

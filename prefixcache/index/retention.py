@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
-from itertools import count
 from math import inf
+from typing import NamedTuple
 
 from prefixcache.index.accounts import SYSTEM_TENANT, Account, Accounts
+from prefixcache.index.lazy_heap import LazyHeap
 from prefixcache.index.nodes import Node
 
-_DEAD_ENTRIES = 64  # that are never worth a clean-up
 
+class Retention(NamedTuple):
+    """How long, and against what, the path to one node is kept from its policy."""
 
-class Retention:
-    """Keeps the path to one node from its policy. Void once dropped, or once the node has gone."""
-
-    __slots__ = ("expires", "is_dropped", "node", "priority")
-
-    def __init__(self, node: Node, expires: float, priority: int) -> None:
-        self.node = node
-        self.expires = expires  # seconds of the cache's clock; inf: never by itself
-        self.priority = priority
-        self.is_dropped = False
+    priority: int
+    expires: float  # seconds of the cache's clock; inf: never by itself
 
 
 class Retentions:
@@ -35,9 +28,9 @@ class Retentions:
     def __init__(self, accounts: Accounts) -> None:
         self._accounts = accounts
         self._of_node: dict[Node, Retention] = {}
-        self.by_end: list[tuple[float, int, Retention]] = []  # a heap; what ends next first
-        self._by_weight: dict[Account, list[tuple[int, float, int, Retention]]] = {}
-        self._serials = count()
+        self.next_end = inf  # none ends before
+        self._by_end = LazyHeap[float, Node]()
+        self._by_weight: dict[Account, LazyHeap[Retention, Node]] = {}
 
     def nodes(self) -> set[Node]:
         """Return the nodes that retentions end at."""
@@ -54,35 +47,30 @@ class Retentions:
         """
         known = self._of_node.get(node)
         if known is not None:
-            known.is_dropped = True  # its place in the heaps is that of the old end
             expires, priority = max(expires, known.expires), max(priority, known.priority)
-        retention = Retention(node, expires, priority)
-        self._of_node[node] = retention
-        serial = next(self._serials)
-        if expires < inf:
-            heappush(self.by_end, (expires, serial, retention))
-        weights = self._by_weight.setdefault(node.account, [])
-        heappush(weights, (priority, expires, serial, retention))
-        if len(weights) > 2 * len(self._of_node) + _DEAD_ENTRIES:
-            weights[:] = sorted(entry for entry in weights if not entry[-1].is_dropped)
-        if len(self.by_end) > 2 * len(self._of_node) + _DEAD_ENTRIES:
-            self.by_end = sorted(entry for entry in self.by_end if not entry[-1].is_dropped)
+        retention = self._of_node[node] = Retention(priority, expires)
+        self._by_end.push(node, expires)
+        self.next_end = min(self.next_end, expires)
+        weights = self._by_weight.get(node.account)
+        if weights is None:
+            weights = self._by_weight[node.account] = LazyHeap()
+        weights.push(node, retention)
         if known is None:
             self._keep_path(node)
 
     def drop(self, node: Node, now: float) -> None:
         """End the retention of `node`, if there is one. Cost: the ancestors that nobody keeps."""
-        retention = self._of_node.pop(node, None)
-        if retention is not None:
-            retention.is_dropped = True
-            self._release(node, now)
+        if self._of_node.pop(node, None) is None:
+            return
+        self._by_end.discard(node)
+        self._by_weight[node.account].discard(node)
+        self._release(node, now)
 
     def expire(self, now: float) -> None:
         """Drop what has ended. Cost: O(log n) each, nothing when there is none."""
-        while self.by_end and self.by_end[0][0] <= now:
-            _, _, retention = heappop(self.by_end)
-            if not retention.is_dropped:
-                self.drop(retention.node, now)
+        while (first := self._by_end.first()) is not None and first[0] <= now:
+            self.drop(first[1], now)
+        self.next_end = inf if first is None else first[0]
 
     def give_way(self, account: Account | None, now: float, *, spare_reserves: bool = True) -> bool:
         """Drop the weakest retention, of `account` or of anybody; return whether there was one.
@@ -97,14 +85,13 @@ class Retentions:
         return any(self._drop_weakest(a, now) for a in givers)
 
     def _drop_weakest(self, account: Account, now: float) -> bool:
-        weights = self._by_weight.get(account, [])
-        while weights:
-            _, _, _, retention = heappop(weights)
-            if not retention.is_dropped:
-                self.drop(retention.node, now)
-                return True
-        self._by_weight.pop(account, None)
-        return False
+        weights = self._by_weight.get(account)
+        first = None if weights is None else weights.first()
+        if first is None:
+            self._by_weight.pop(account, None)
+            return False
+        self.drop(first[1], now)
+        return True
 
     def _keep_path(self, node: Node) -> None:
         above: Node | None = node

@@ -232,6 +232,19 @@ def test_a_renewed_retention_lasts_to_the_later_end(seconds: tuple[float, float]
     assert cache.tenant_stats("t").retained_blocks == 0
 
 
+def test_any_request_ends_what_is_overdue() -> None:
+    """Each retention at its own time, whoever made it and whoever asks."""
+    clock = Clock()
+    cache = cache_of(clock=clock)
+    keep_long(cache, 1, 2, 3, 4, seconds=20)
+    keep_long(cache, 5, 6, seconds=10, namespace=U)
+    for now, expected in ((9, (2, 1)), (10, (2, 0)), (19, (2, 0)), (20, (0, 0))):
+        clock.now = now
+        keep(cache, 7, 8)
+        cache.check()
+        assert tuple(cache.tenant_stats(t).retained_blocks for t in ("t", "u")) == expected
+
+
 @pytest.mark.parametrize(
     "weights", [((100, 1), (100, 0)), ((100, 0), (50, 0)), ((50, 1), (100, 0))]
 )

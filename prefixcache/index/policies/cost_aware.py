@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from prefixcache.index.entry import Entry
-from prefixcache.index.policies.leaf_heap import LeafHeap
+from prefixcache.index.lazy_heap import LazyHeap
 from prefixcache.index.policies.segments import DEFAULT_SHARE, Segments
 
 _DEPTH_POWER = 0.25  # mild: what it saves is certain, that it comes back is not
@@ -31,7 +31,7 @@ class CostAwarePolicy:
 
     def __init__(self, *, protected_share: float = DEFAULT_SHARE) -> None:
         self._segments = Segments(protected_share)
-        self._leaves = LeafHeap[float]()  # on probation
+        self._leaves = LazyHeap[float, Entry]()  # on probation
         self._clock = 0.0
         self._clock_at_use: dict[Entry, float] = {}  # on probation and no leaf when it came
 

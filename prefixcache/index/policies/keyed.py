@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from typing import Generic
 
 from prefixcache.index.entry import Entry
-from prefixcache.index.policies.leaf_heap import Key, LeafHeap
+from prefixcache.index.lazy_heap import Key, LazyHeap
 from prefixcache.index.policies.links import EntryList, unlink
 
 
@@ -18,7 +18,7 @@ class KeyedPolicy(ABC, Generic[Key]):
 
     def __init__(self) -> None:
         self._listed = EntryList()
-        self._leaves = LeafHeap[Key]()
+        self._leaves = LazyHeap[Key, Entry]()
 
     @abstractmethod
     def _key(self, entry: Entry) -> Key:

@@ -61,8 +61,7 @@ TENANTS: tuple[Fault, ...] = (
         module="accounts",
         old=(
             "            elif -known != account.excess:\n"
-            "                heappop(self._heap)\n"
-            "                self._push(account)\n"
+            "                self._givers.push(account, -account.excess)\n"
         ),
         new="",
         why="an entry that is first was first when it came in",
