@@ -52,19 +52,29 @@ class BlockEvent:
         return self._node.windows
 
     def parent_key(self) -> bytes:
-        """Return the key of what comes before the first of them, as `keys` does."""
-        before = self._node.edge[: self._first * self._block_bytes]
-        return _chain(key_above(self._node, self._block_bytes), before, self._block_bytes)[-1]
+        """Return the key of the block before the first of them; of the tree if there is none.
+
+        Where a tenant's own begins behind a published prompt, that is the prompt's block.
+        """
+        above = self._node.parent
+        if not self._first and isinstance(above, Mount):
+            return _passed_key(above, self._block_bytes)
+        return self._key_before()
 
     def keys(self) -> tuple[bytes, ...]:
         """Return a key for each block: 16 bytes that name it and all that comes before it.
 
         Equal in every process for equal namespaces, generations and tokens: each is the xxh3_128
-        digest of the key before it and the block's packed ids. Not for matching: two prompts may
-        share a key in theory. Cost: the path's nodes that nobody asked about before, and a hash
-        of each block.
+        digest of the key before it and the block's packed ids. Behind a published prompt the key
+        before is one of the tenant's own, which stands for the passage, so that no tenants share
+        keys. Not for matching: two prompts may share a key in theory. Cost: the path's nodes that
+        nobody asked about before, and a hash of each block.
         """
-        return _chain(self.parent_key(), self.token_ids, self._block_bytes)[1:]
+        return _chain(self._key_before(), self.token_ids, self._block_bytes)[1:]
+
+    def _key_before(self) -> bytes:
+        before = self._node.edge[: self._first * self._block_bytes]
+        return _chain(key_above(self._node, self._block_bytes), before, self._block_bytes)[-1]
 
 
 class Observer(Protocol):
@@ -157,6 +167,15 @@ def _root_key(root: Root, block_bytes: int) -> bytes:
     return xxhash.xxh3_128_digest(
         msgspec.msgpack.encode((root.namespace, root.generations, block_bytes))
     )
+
+
+def _passed_key(mount: Mount, block_bytes: int) -> bytes:
+    """Return the key of the last block of the system's before a mount. Cost: their hashes, once."""
+    if mount.passed_digest is None:
+        passed = mount.published.tokens[: mount.end_block * block_bytes]
+        root_key = _root_key(mount.system_root, block_bytes)
+        mount.passed_digest = _chain(root_key, passed, block_bytes)[-1]
+    return mount.passed_digest
 
 
 def _prompt_name(mount: Mount) -> bytes:

@@ -115,7 +115,7 @@ class Mount(Anchor):
     pinned, while the mount is.
     """
 
-    __slots__ = ("published", "source", "system_root")
+    __slots__ = ("passed_digest", "published", "source", "system_root")
 
     def __init__(
         self, root: Root, published: Published, system_root: Root, n_blocks: int, now: float
@@ -125,3 +125,4 @@ class Mount(Anchor):
         self.published = published
         self.system_root = system_root  # of the tree that the blocks before it are in
         self.source: Node | None = None
+        self.passed_digest: bytes | None = None  # of the block before, once somebody asked for it

@@ -182,6 +182,23 @@ def test_a_retired_prompt_is_cleared_and_all_its_blocks_are_removed() -> None:
     assert sorted(listener.keys("removed")) == sorted(stored)
 
 
+@pytest.mark.parametrize("n_shared", [2, 3, 4, 5])
+def test_what_hangs_from_a_prompt_has_the_prompts_block_for_parent(n_shared: int) -> None:
+    """When it comes and when it goes, used or not; whoever else has the same there."""
+    cache, listener = cache_of()
+    prompt, own = (1, 2, 3, 4, 5), (7, 8, 9, 9)
+    publish(cache, *prompt)
+    (read,) = [seen.keys for seen in listener.seen if seen.ids == (1, 2, 3, 4)]
+    for name in (T, U):
+        keep(cache, *prompt[:n_shared], *own, namespace=name)
+    cache.evict(24)
+    begun = [seen for seen in listener.seen if seen.tenant in "tu" and seen.start_block]
+    firsts = [seen for seen in begun if seen.start_block == n_shared // 2]
+    assert {seen.kind for seen in firsts} == {"stored", "removed"}
+    assert {seen.parent for seen in firsts} == {read[n_shared // 2 - 1]}
+    assert len({seen.keys[0] for seen in firsts}) == 2
+
+
 def test_who_does_not_listen_costs_and_hears_nothing() -> None:
     """No key is computed before somebody listens; who stops hears no more."""
     cache, listener = cache_of()

@@ -276,6 +276,14 @@ TENANTS: tuple[Fault, ...] = (
         tests=("test_events.py::test_the_tail_of_a_long_edge_is_told_with_its_place",),
     ),
     Fault(
+        name="the-parent-is-the-prompts-last-block",
+        module="events",
+        old="mount.published.tokens[: mount.end_block * block_bytes]",
+        new="mount.published.tokens",
+        why="most requests go through all of a prompt",
+        tests=("test_events.py::test_what_hangs_from_a_prompt_has_the_prompts_block_for_parent",),
+    ),
+    Fault(
         name="a-snapshot-is-not-bounded",
         module="snapshot",
         old="while queue and len(views) < most:",
