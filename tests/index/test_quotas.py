@@ -6,7 +6,7 @@ import pytest
 
 from prefixcache.errors import ConfigError, PoolExhaustedError, RequestTooLargeError
 from prefixcache.index import SYSTEM_TENANT, Lease, Namespace, PrefixCache, Quota, pack
-from tests.index.published import T, U
+from tests.index.published import T, U, publish, read
 from tests.index.small import found, hold, keep
 
 V = Namespace(tenant="v")
@@ -153,6 +153,49 @@ def test_a_request_beyond_its_tenants_quota_is_refused_for_good() -> None:
     take(cache, V, 7)
     take(cache, U, 5)
     assert cache.counts().free == 0
+
+
+def test_published_blocks_count_towards_what_a_request_may_have() -> None:
+    """Though they are not the tenant's: a refusal for good does not depend on what is cached."""
+    cache = cache_of(12, t=Quota(max_blocks=3))
+    published = cache.prompts.publish("p", pack([1, 2, 3, 4]))
+    with pytest.raises(RequestTooLargeError):
+        cache.acquire(T, pack([1, 2, 3, 4, 5, 6, 7]))
+    read(cache, published)
+    with pytest.raises(RequestTooLargeError) as whole:
+        cache.acquire(T, pack([1, 2, 3, 4, 5, 6, 7]))
+    assert (whole.value.needed, whole.value.pool_blocks) == (4, 3)
+    own = cache.acquire(T, pack([1, 2, 3, 4, 5]))
+    assert (own.cached_tokens, cache.tenant_stats("t").held_blocks) == (4, 1)
+
+
+@pytest.mark.parametrize(("published_blocks", "reserved_blocks"), [(0, 5), (2, 4)])
+def test_reserves_are_strict_where_published_prompts_have_one(
+    published_blocks: int, reserved_blocks: int
+) -> None:
+    """Else what requests use of prompts lacks in the reserves of those who come last."""
+    cache = cache_of(10)
+    publish(cache, 1, 2, 3, 4)
+    cache.set_quota(SYSTEM_TENANT, Quota(reserved_blocks=published_blocks, max_blocks=2))
+    for name in (T, U):
+        cache.set_quota(name.tenant, Quota(reserved_blocks=reserved_blocks))
+    for name in (T, U):
+        assert cache.acquire(name, pack([1, 2, 3, 4, 5])).cached_tokens == 4
+    take(cache, T, 2)
+    if published_blocks:
+        for name, n_left in ((T, 1), (U, 3)):
+            take(cache, name, n_left)
+        assert cache.counts().free == 0
+    else:
+        with pytest.raises(PoolExhaustedError):
+            take(cache, T, 1)
+
+
+def test_where_tenants_reserve_all_no_prompt_can_be_read() -> None:
+    """The system has nothing to read it in then."""
+    cache = cache_of(10, t=Quota(reserved_blocks=10))
+    with pytest.raises(RequestTooLargeError):
+        publish(cache, 1, 2)
 
 
 def test_a_reserve_is_kept_obtainable_not_empty() -> None:
