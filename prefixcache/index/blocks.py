@@ -26,6 +26,7 @@ class BlockPool:
         self.n_blocks = n_blocks
         self.n_free = 0
         self._is_free = bytearray(n_blocks)
+        self._marks = memoryview(self._is_free)  # the same; writes a slice without copying it first
         self._length_from: dict[int, int] = {}  # first block -> length
         self._first_until: dict[int, int] = {}  # block after the last -> first block
         self._firsts_of: list[dict[int, None]] = [{} for _ in range(n_blocks.bit_length())]
@@ -79,10 +80,10 @@ class BlockPool:
         until = first + length
         if first < 0 or length < 1 or until > self.n_blocks:
             raise BooksError(f"blocks {first}+{length} are not in a pool of {self.n_blocks}")
-        freed_before = self._is_free.find(1, first, until)
-        if freed_before >= 0:
+        if 1 in self._is_free[first:until]:
+            freed_before = self._is_free.index(1, first)
             raise BooksError(f"block {freed_before} of {first}+{length} is freed a second time")
-        self._is_free[first:until] = b"\x01" * length
+        self._marks[first:until] = b"\x01" * length
         self.n_free += length
         before = self._first_until.pop(first, None)
         if until == self._tail_first:
@@ -159,7 +160,7 @@ class BlockPool:
     def _take_tail(self, n_blocks: int) -> Span:
         first = self._tail_first
         self._tail_first = until = first + n_blocks
-        self._is_free[first:until] = bytes(n_blocks)
+        self._marks[first:until] = bytes(n_blocks)
         self.n_free -= n_blocks
         return Span(BlockId(first), n_blocks)
 
@@ -179,7 +180,7 @@ class BlockPool:
             del self._first_until[first + length]
         if not self._firsts_of[size]:
             self._sizes ^= 1 << size
-        self._is_free[first : first + n_taken] = bytes(n_taken)
+        self._marks[first : first + n_taken] = bytes(n_taken)
         self.n_free -= n_taken
         return Span(BlockId(first), n_taken)
 
