@@ -147,15 +147,17 @@ class Account:
 
     def free_held(self, runs: GroupRuns, n_blocks: int) -> None:
         """Give held blocks back."""
-        self._pools.free_held(runs, n_blocks)
         self.n_held -= n_blocks
+        self._pools.n_held -= n_blocks
+        self._pools.free(runs)
         if self.reserved_blocks:
             self._reserves.changed[self] = None
 
     def free_cached(self, runs: GroupRuns, n_blocks: int) -> None:
         """Give cached blocks back."""
         self.n_cached -= n_blocks
-        self._pools.free_cached(runs, n_blocks)
+        self._pools.n_cached -= n_blocks
+        self._pools.free(runs)
 
     def count_slack(self, change: int) -> None:
         """Note that `change` more of the held blocks are slack."""

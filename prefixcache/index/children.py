@@ -75,7 +75,7 @@ class Children(Generic[V]):
         self.n -= 1
         token = child.edge[:TOKEN_BYTES]
         entry = self.by_token[token]
-        if isinstance(entry, Bucket) and len(entry) > 1:
+        if entry is not child and isinstance(entry, Bucket) and len(entry) > 1:
             del entry[child.edge[: self._block_bytes]]
         else:
             del self.by_token[token]

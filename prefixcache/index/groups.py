@@ -56,17 +56,8 @@ class GroupPools:
         pairs = zip(self.pools, after, strict=True)
         return tuple([pool.allocate(n_blocks, runs) for pool, runs in pairs])
 
-    def free_held(self, groups: GroupRuns, n_blocks: int) -> None:
-        """Give held blocks back, in each group."""
-        self.n_held -= n_blocks
-        self._free(groups)
-
-    def free_cached(self, groups: GroupRuns, n_blocks: int) -> None:
-        """Give cached blocks back, in each group."""
-        self.n_cached -= n_blocks
-        self._free(groups)
-
-    def _free(self, groups: GroupRuns) -> None:
+    def free(self, groups: GroupRuns) -> None:
+        """Give blocks back, in each group. Who had them counts them off."""
         if len(groups) == 1:
             free = self.pools[0].free
             for span in groups[0]:

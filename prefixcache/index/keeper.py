@@ -15,6 +15,8 @@ from prefixcache.index.spans import GroupRuns
 from prefixcache.index.tree import attach, detach, merge, trim
 from prefixcache.index.windows import Windows
 
+_EVICTED = MissReason.EVICTED  # to look up a member of an enumeration takes longer than a call
+
 
 class Keeper:
     """Keeps a node's pins, its account's counts and its policy's list in step.
@@ -178,7 +180,7 @@ class Keeper:
         for account in accounts:
             while (entry := account.policy.overdue(now)) is not None:
                 assert isinstance(entry, Node)
-                n_given = self._give_up(entry, entry.n_blocks, MissReason.EVICTED)
+                n_given = self._give_up(entry, entry.n_blocks, _EVICTED)
                 account.evicted_blocks += n_given
                 freed += n_given
         self.evicted_blocks += freed
@@ -254,14 +256,14 @@ class Keeper:
             self._drop_away(leaf)
             return 0
         account = leaf.account
-        n_given = min(at_most, leaf.n_blocks)
+        n_given = leaf.n_blocks if leaf.n_blocks < at_most else at_most
         kept = leaf.n_blocks - n_given
         if self._observers.all:
             self._observers.removed(leaf, kept, n_given)
         at = kept * self._block_bytes
         block = leaf.edge[at : at + self._block_bytes]
         self._gone.note(account.tenant, leaf.end_block - n_given, block, reason)
-        if self._locations.tier is not None and reason is MissReason.EVICTED:
+        if self._locations.tier is not None and reason is _EVICTED:
             runs = self._locations.demote(leaf, n_given)
             if runs is not None:
                 account.free_cached(runs, n_given)
@@ -280,7 +282,9 @@ class Keeper:
         account.free_cached(leaf.runs, n_given)
         if leaf.copy is not None:
             self._locations.drop_copy(leaf)
-        self._expose(detach(leaf))
+        parent = detach(leaf)
+        if not parent.n_resident:  # most leaves have siblings, and no call for them
+            self._expose(parent)
         return n_given
 
     def _drop_away(self, node: Node) -> None:

@@ -196,7 +196,7 @@ LIFETIMES: tuple[Fault, ...] = (
     Fault(
         name="what-was-invalidated-is-demoted",
         module="keeper",
-        old="if self._locations.tier is not None and reason is MissReason.EVICTED:",
+        old="if self._locations.tier is not None and reason is _EVICTED:",
         new="if self._locations.tier is not None:",
         why="it leaves the device like anything else",
         tests=("test_locations.py::test_what_was_invalidated_is_not_demoted",),
