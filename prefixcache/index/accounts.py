@@ -105,6 +105,11 @@ class Account:
         """Blocks of its reserve that its requests have not asked for."""
         return max(self.reserved_blocks - self.n_held + self.n_slack, 0)
 
+    @property
+    def has_all_cached(self) -> bool:
+        """Whether nobody else has any cached blocks."""
+        return self.n_cached == self._pools.n_cached
+
     def set_quota(self, quota: Quota) -> None:
         """Change how much it may and will have."""
         self._reserves.n_reserved += quota.reserved_blocks - self.reserved_blocks

@@ -35,6 +35,7 @@ class Forest:
         self._all: dict[Anchor, None] = {}
         self._stale: deque[dict[Anchor, None]] = deque()
         self._walk: Iterator[Node] = iter(())  # the stale tree that is being taken down
+        self.has_stale = False  # whether `stale_leaf` may find one
         self._no_runs = no_runs
 
     def __iter__(self) -> Iterator[Anchor]:
@@ -145,6 +146,7 @@ class Forest:
         while True:
             leaf = next(self._walk, None)
             if leaf is not None or not self._stale:
+                self.has_stale = leaf is not None
                 return leaf
             self._walk = self._next_walk()
 
@@ -178,6 +180,7 @@ class Forest:
         members = self._by_scope.pop(scope, None)
         if members:
             self._stale.append(members)
+            self.has_stale = True
         while self._stale and not self._stale[0]:
             self._stale.popleft()
 

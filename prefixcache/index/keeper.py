@@ -147,7 +147,7 @@ class Keeper:
 
         Cost: O(log n) per node given up; independent of how many are kept.
         """
-        freed = self.reclaim(n_blocks)
+        freed = self.reclaim(n_blocks) if self._forest.has_stale else 0
         while freed < n_blocks:
             account = self._accounts.giver(now, asking)
             if account is None:
@@ -164,15 +164,20 @@ class Keeper:
         return freed
 
     def evict_from(self, account: Account, n_blocks: int, now: float) -> int:
-        """Give up at most `n_blocks` of the account's next victim; return how many went."""
-        victim = account.policy.victim(now)
-        if victim is None:
-            return 0
-        assert isinstance(victim, Node)
-        n_given = self._give_up(victim, n_blocks, MissReason.EVICTED)
-        account.evicted_blocks += n_given
-        self.evicted_blocks += n_given
-        return n_given
+        """Give up at most `n_blocks` of the account's next victim; return how many went.
+
+        While nobody else has anything cached its other victims follow, for no other account could
+        have its turn.
+        """
+        freed = 0
+        while (victim := account.policy.victim(now)) is not None:
+            assert isinstance(victim, Node)
+            freed += self._give_up(victim, n_blocks - freed, _EVICTED)
+            if freed == n_blocks or not account.has_all_cached:
+                break
+        account.evicted_blocks += freed
+        self.evicted_blocks += freed
+        return freed
 
     def expire(self, accounts: Iterable[Account], now: float) -> int:
         """Give up what policies say is overdue; return how many blocks went."""

@@ -76,7 +76,8 @@ class Room:
         """
         if self._hooks.is_running:
             self._hooks.refuse()
-        self._retentions.expire(now)
+        if self._retentions.by_end:
+            self._retentions.expire(now)
         freed = self._evict(n_blocks, now, asking, n_asked)
         if freed < n_blocks and asking is not None:
             freed += self._take_slack(None, n_blocks - freed)

@@ -175,9 +175,17 @@ LIFETIMES: tuple[Fault, ...] = (
         tests=("test_namespaces.py::test_every_invalidated_tree_is_reclaimed_not_the_last_alone",),
     ),
     Fault(
+        name="a-bump-does-not-tell-of-stale-trees",
+        module="forest",
+        old="            self._stale.append(members)\n            self.has_stale = True\n",
+        new="            self._stale.append(members)\n",
+        why="the trees are in the queue, and the flag looks like a detail",
+        tests=("test_namespaces.py::test_what_was_invalidated_goes_before_what_is_older",),
+    ),
+    Fault(
         name="stale-trees-do-not-go-first",
         module="keeper",
-        old="freed = self.reclaim(n_blocks)",
+        old="freed = self.reclaim(n_blocks) if self._forest.has_stale else 0",
         new="freed = 0",
         why="they go some time, by `reclaim`",
         tests=("test_namespaces.py::test_what_was_invalidated_goes_before_what_is_older",),

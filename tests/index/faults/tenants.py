@@ -57,6 +57,14 @@ TENANTS: tuple[Fault, ...] = (
         tests=("test_quotas.py::test_who_has_grown_past_the_others_gives_first",),
     ),
     Fault(
+        name="a-giver-gives-to-its-end",
+        module="keeper",
+        old="if freed == n_blocks or not account.has_all_cached:",
+        new="if freed == n_blocks:",
+        why="one tenant is served at a time, and the order was asked for",
+        tests=("test_quotas.py::test_all_shares_are_equal_beyond_the_reserves",),
+    ),
+    Fault(
         name="the-order-of-givers-is-old",
         module="accounts",
         old=(
