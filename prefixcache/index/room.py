@@ -76,7 +76,7 @@ class Room:
         """
         if self._hooks.is_running:
             self._hooks.refuse()
-        if self._retentions.by_end:
+        if self._retentions.next_end <= now:
             self._retentions.expire(now)
         freed = self._evict(n_blocks, now, asking, n_asked)
         if freed < n_blocks and asking is not None:
