@@ -37,7 +37,8 @@ def check_books(core: Core) -> None:
     handles = core.locations.handles()
     _require(copies == Counter(handles), f"copies {dict(copies)} are named, {handles} are noted")
     for anchor in anchors:
-        kept = anchor.children is not None or anchor.pins or _mounts_of(anchor)
+        mounted = _count_mounted(anchor, anchors)
+        kept = anchor.children is not None or anchor.pins or _mounts_of(anchor) or mounted
         _require(bool(kept), f"the empty tree of {_name_of(anchor)} is kept")
         if isinstance(anchor, Mount):
             _check_mount(anchor, anchors)
@@ -57,6 +58,15 @@ def check_books(core: Core) -> None:
     unused = sum(account.unused_reserve for account in accounts)
     counted = accounts.n_unused_reserve
     _require(unused == counted, f"{counted} reserved blocks unused, accounts have {unused}")
+
+
+def _count_mounted(anchor: Anchor, anchors: set[Anchor]) -> int:
+    """Return how many mounts refer to the system's tree below `anchor`, and check its own count."""
+    if not isinstance(anchor, Root):
+        return 0
+    n = sum(isinstance(each, Mount) and each.system_root is anchor for each in anchors)
+    _require(n == anchor.n_mounted, f"{_name_of(anchor)} counts {anchor.n_mounted} mounts of {n}")
+    return n
 
 
 def _require(holds: bool, what_differs: str) -> None:

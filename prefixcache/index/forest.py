@@ -107,6 +107,7 @@ class Forest:
         if known is None:
             known = mounts[n_blocks] = Mount(root, published, system_root, n_blocks, now)
             self._enter(known, _scopes_of(known))
+            system_root.n_mounted += 1
         return known
 
     def drop(self, anchor: Anchor) -> None:
@@ -175,6 +176,7 @@ class Forest:
         if not root.mounts[key]:
             del root.mounts[key]
         mount.parent = None
+        mount.system_root.n_mounted -= 1
 
     def _bury(self, scope: Scope | Published) -> None:
         members = self._by_scope.pop(scope, None)

@@ -237,7 +237,8 @@ class Keeper:
             self._forest.drop(anchor)
             if isinstance(root, Root):  # else it was dropped before
                 self.drop_if_empty(root)
-        elif isinstance(anchor, Root) and not anchor.mounts:
+                self.drop_if_empty(anchor.system_root)
+        elif isinstance(anchor, Root) and not anchor.mounts and not anchor.n_mounted:
             self._forest.drop(anchor)
 
     def _is_private(self, node: Node) -> bool:

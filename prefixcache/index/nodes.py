@@ -87,7 +87,15 @@ class Anchor(Node):
 class Root(Anchor):
     """The node above all others of one namespace and its generations."""
 
-    __slots__ = ("checked_epoch", "generations", "mounts", "namespace", "previous", "tally")
+    __slots__ = (
+        "checked_epoch",
+        "generations",
+        "mounts",
+        "n_mounted",
+        "namespace",
+        "previous",
+        "tally",
+    )
 
     def __init__(
         self,
@@ -104,6 +112,7 @@ class Root(Anchor):
         self.checked_epoch = epoch  # the last at which nothing of it had been invalidated
         # by prompt and the system's tree that it was read in, then by blocks passed through
         self.mounts: dict[tuple[Published, Root], dict[int, Mount]] = {}
+        self.n_mounted = 0  # mounts of the prompts read here: it stays for them, though empty
         self.previous: Root | None = None  # of the same namespace, out of date
         self.tally = Tally()
 

@@ -36,7 +36,7 @@ class Retainer:
         node = self._keeper.split(node, n_blocks - _start_of(node))
         while not isinstance(node, Anchor):
             over = node.account.n_kept + _unkept_blocks(node) - self._most_blocks
-            if over > 0 and self._retentions.give_way(node.account, node.last_used):
+            if over > 0 and self._retentions.drop_weakest(node.account, node.last_used):
                 continue
             if over < node.n_blocks:
                 node = self._keeper.split(node, node.n_blocks - max(over, 0))

@@ -73,25 +73,44 @@ class Retentions:
         self.next_end = inf if first is None else first[0]
 
     def give_way(self, account: Account | None, now: float, *, spare_reserves: bool = True) -> bool:
-        """Drop the weakest retention, of `account` or of anybody; return whether there was one.
+        """Drop the weakest retention that room can be had from, of `account` or of anybody.
+
+        What requests use now is passed over: its blocks stay anyway. Returns whether one was
+        dropped. Cost: O(log n) each, those passed over included.
 
         Args:
             spare_reserves: of anybody but those who are within their reserve.
         """
         if account is not None:
-            return self._drop_weakest(account, now)
+            return self._drop_weakest_idle(account, now)
         givers = [a for a in self._by_weight if a.excess > 0 or not spare_reserves]
         givers.sort(key=lambda a: (a.tenant == SYSTEM_TENANT, -a.excess))
-        return any(self._drop_weakest(a, now) for a in givers)
+        return any(self._drop_weakest_idle(a, now) for a in givers)
 
-    def _drop_weakest(self, account: Account, now: float) -> bool:
+    def drop_weakest(self, account: Account, now: float) -> bool:
+        """Drop the weakest retention of `account`, used or not; return whether there was one."""
         weights = self._by_weight.get(account)
         first = None if weights is None else weights.first()
         if first is None:
-            self._by_weight.pop(account, None)
             return False
         self.drop(first[1], now)
         return True
+
+    def _drop_weakest_idle(self, account: Account, now: float) -> bool:
+        weights = self._by_weight.get(account)
+        if weights is None:
+            return False
+        in_use = []
+        while (first := weights.first()) is not None and first[1].pins:
+            in_use.append(first)
+            weights.discard(first[1])
+        if first is not None:
+            self.drop(first[1], now)
+        elif not in_use:
+            del self._by_weight[account]
+        for retention, node in in_use:
+            weights.push(node, retention)
+        return first is not None
 
     def _keep_path(self, node: Node) -> None:
         above: Node | None = node

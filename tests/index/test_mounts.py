@@ -106,3 +106,31 @@ def test_what_hung_from_a_prompt_goes_with_its_tenant() -> None:
     assert cache.reclaim() == 3
     cache.check()
     assert found(cache, 1, 2, 3, namespace=T) == 2
+
+
+def test_what_hangs_from_a_prompt_outlives_its_blocks() -> None:
+    """Once the prompt is read again it is found again, though all of the system's tree had gone."""
+    cache = PrefixCache(
+        pool_blocks=[4], block_size_tokens=2, growth_blocks=0, published_quota=Quota(max_blocks=4)
+    )
+    cache.set_quota("t", Quota(reserved_blocks=1))
+    published = publish(cache, 1, 2)
+    keep(cache, 1, 2, 3, 4, namespace=T)
+    keep(cache, *range(10, 16), namespace=U)  # needs the prompt's block too
+    cache.check()
+    assert not cache.prompts.is_read(published)
+    cache.invalidate(Scope.tenant("u"))
+    read(cache, published)
+    assert found(cache, 1, 2, 3, 4, 5, namespace=T) == 4
+
+
+def test_a_system_tree_goes_with_its_last_mount() -> None:
+    """An empty tree is kept for what refers to it, and no longer."""
+    cache = PrefixCache(
+        pool_blocks=[4], block_size_tokens=2, growth_blocks=0, published_quota=Quota(max_blocks=4)
+    )
+    publish(cache, 1, 2)
+    keep(cache, 1, 2, 3, 4, namespace=T)
+    keep(cache, *range(10, 18), namespace=U)
+    cache.check()
+    assert [tree.namespace.tenant for tree in cache.snapshot().trees] == ["u"]

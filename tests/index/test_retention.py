@@ -277,3 +277,19 @@ def test_a_lifetime_that_never_begins_is_refused(seconds: float) -> None:
     cache.release(lease)
     cache.check()
     assert cache.tenant_stats("t").retained_blocks == 0
+
+
+def test_what_a_request_uses_does_not_give_way() -> None:
+    """Its blocks could not be had anyway, so it is retained still when the request has ended."""
+    cache = cache_of(4)
+    used = hold(cache, 1, 2, 3, namespace=T)
+    retain(cache, used, 2)
+    idle = hold(cache, 5, 6, namespace=T)
+    retain(cache, idle, 2, priority=1)
+    cache.release(idle)
+    other = hold(cache, 7, 8, 9, namespace=T)
+    assert found(cache, 5, 6, 9, namespace=T) == 0
+    cache.release(used)
+    cache.release(other)
+    keep(cache, *range(10, 16), namespace=T)
+    assert found(cache, 1, 2, 3, namespace=T) == 2
