@@ -50,39 +50,44 @@ class Keeper:
 
     def pin(self, node: Node) -> None:
         """Add a pin to `node`. Cost: the ancestors that were unpinned, the first pinned one."""
+        account, n_blocks = node.account, 0
         above: Node | None = node
         while above is not None:
             above.pins += 1
             if above.pins > 1:
-                return
+                break
             if above.n_blocks:
-                account = above.account
-                account.pin(above.n_blocks)
+                n_blocks += above.n_blocks
                 if not above.keeps:
                     account.policy.discard(above)
-            elif isinstance(above, Mount) and above.source is not None:
+            elif above.source is not None:
                 self.pin(above.source)
             above = above.parent
+        if n_blocks:
+            account.pin(n_blocks)
 
     def unpin(self, node: Node, now: float) -> None:
         """Take a pin off `node`; what nobody pins any more was last used `now`. Cost: as `pin`."""
+        account, n_blocks = node.account, 0
         above: Node | None = node
         while above is not None:
             above.pins -= 1
             if above.pins:
-                return
+                break
             above.last_used = now
             if above.n_blocks:
-                account = above.account
-                account.unpin(above.n_blocks)
+                n_blocks += above.n_blocks
                 if not above.keeps:
                     account.policy.add(above)
-                    if not account.is_touched:
-                        self._accounts.touch(account)
-            elif isinstance(above, Mount) and above.source is not None:
+            elif above.source is not None:
+                assert isinstance(above, Mount)  # nothing else has a source
                 self.unpin(above.source, now)
                 above.source = None
             above = above.parent
+        if n_blocks:
+            account.unpin(n_blocks)
+            if not account.is_touched:
+                self._accounts.touch(account)
 
     def unpinned_blocks(self, node: Node, edge_blocks: int) -> int:
         """Return how many blocks would turn held if `node`, cut to `edge_blocks`, were pinned."""
@@ -100,7 +105,7 @@ class Keeper:
             above.hits += 1
             if priority:
                 above.priority = max(above.priority, priority)
-            above = above.parent if above.n_blocks else _above_anchor(above)
+            above = above.parent if above.n_blocks else above.source
 
     def split(self, node: Node, n_blocks: int) -> Node:
         """Return the node that ends after the first `n_blocks` blocks of `node`.
@@ -309,7 +314,3 @@ class Keeper:
             self.drop_if_empty(parent)
         elif not (parent.pins or parent.keeps):
             parent.account.policy.expose(parent)
-
-
-def _above_anchor(node: Node) -> Node | None:
-    return node.source if isinstance(node, Mount) else None

@@ -33,6 +33,8 @@ class Node(Entry):
     An edge ends with a whole block, but for the last node of a published prompt.
     """
 
+    source: Node | None = None  # where the path goes on above a mount; None: it does not
+
     __slots__ = (
         "account",
         "children",

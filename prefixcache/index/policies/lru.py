@@ -7,20 +7,14 @@ from prefixcache.index.entry import Entry
 from prefixcache.index.policies.links import EntryList, unlink
 
 
-class LruPolicy:
+class LruPolicy(EntryList):
     """Gives up the leaf that was last used longest ago.
 
     Entries come in by last use, and children before their parents, so the oldest entry is a
     leaf and the list needs no sorting. Every call is O(1).
     """
 
-    def __init__(self) -> None:
-        self._entries = EntryList()
-
-    def add(self, entry: Entry) -> None:
-        """List `entry` as the one used last."""
-        self._entries.append(entry)
-
+    add = EntryList.append  # as the one used last
     discard = staticmethod(unlink)
 
     def expose(self, entry: Entry) -> None:
@@ -28,7 +22,7 @@ class LruPolicy:
 
     def victim(self, now: float) -> Entry | None:
         """Return the leaf that was last used longest ago."""
-        end = self._entries.end  # as `oldest_leaf` does, one call less for each leaf that goes
+        end = self.end  # as `oldest_leaf` does, one call less for each leaf that goes
         entry = end.newer
         while entry is not None and entry.n_resident:
             entry = entry.newer

@@ -16,8 +16,8 @@ BLOCKS: tuple[Fault, ...] = (
     Fault(
         name="ancestors-are-not-pinned",
         module="keeper",
-        old="            if above.pins > 1:\n                return",
-        new="            if above.pins:\n                return",
+        old="            if above.pins > 1:\n                break",
+        new="            if above.pins:\n                break",
         why="the walk up ends at a node that is pinned, and this one is by now",
         tests=("test_eviction.py::test_a_matched_path_does_not_make_room_for_its_own_request",),
     ),

@@ -56,7 +56,7 @@ LIFETIMES: tuple[Fault, ...] = (
     Fault(
         name="a-use-counts-for-the-end-alone",
         module="keeper",
-        old="            above = above.parent if above.n_blocks else _above_anchor(above)\n",
+        old="            above = above.parent if above.n_blocks else above.source\n",
         new="            return\n",
         why="the lease is at that node",
         tests=("test_eviction.py::test_a_use_counts_for_all_that_was_matched",),
@@ -81,15 +81,9 @@ LIFETIMES: tuple[Fault, ...] = (
         name="what-is-kept-is-listed",
         module="keeper",
         old=(
-            "                if not above.keeps:\n"
-            "                    account.policy.add(above)\n"
-            "                    if"
+            "                if not above.keeps:\n                    account.policy.add(above)\n"
         ),
-        new=(
-            "                if above:\n"
-            "                    account.policy.add(above)\n"
-            "                    if"
-        ),
+        new=("                if above:\n                    account.policy.add(above)\n"),
         why="a node that nobody pins can be given up, other things equal",
         tests=("test_retention.py::test_what_is_retained_outlasts_all_traffic",),
     ),

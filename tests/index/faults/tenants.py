@@ -166,7 +166,7 @@ TENANTS: tuple[Fault, ...] = (
     Fault(
         name="prompts-are-used-by-nobody",
         module="keeper",
-        old="above = above.parent if above.n_blocks else _above_anchor(above)",
+        old="above = above.parent if above.n_blocks else above.source",
         new="above = above.parent",
         why="the tenant's tree ends at the mount",
         tests=("test_mounts.py::test_a_use_by_any_tenant_counts_for_the_prompt",),
