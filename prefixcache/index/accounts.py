@@ -122,9 +122,7 @@ class Account:
         """Count cached blocks of its as held: a running request uses them now."""
         self.n_cached -= n_blocks
         self.n_held += n_blocks
-        pools = self._pools
-        pools.n_cached -= n_blocks
-        pools.n_held += n_blocks
+        self._pools.n_cached -= n_blocks
         if self.reserved_blocks:
             self._reserves.changed[self] = None
 
@@ -132,9 +130,7 @@ class Account:
         """Count held blocks of its as cached: no running request uses them any more."""
         self.n_cached += n_blocks
         self.n_held -= n_blocks
-        pools = self._pools
-        pools.n_cached += n_blocks
-        pools.n_held -= n_blocks
+        self._pools.n_cached += n_blocks
         if self.reserved_blocks:
             self._reserves.changed[self] = None
 
@@ -153,7 +149,6 @@ class Account:
     def free_held(self, runs: GroupRuns, n_blocks: int) -> None:
         """Give held blocks back."""
         self.n_held -= n_blocks
-        self._pools.n_held -= n_blocks
         self._pools.free(runs)
         if self.reserved_blocks:
             self._reserves.changed[self] = None

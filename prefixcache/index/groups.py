@@ -24,13 +24,17 @@ class GroupPools:
         self.n_blocks = min(pool_blocks)  # the most that one request can have
         self.no_runs: GroupRuns = ((),) * len(self.pools)
         self.n_cached = 0
-        self.n_held = 0
         self.smallest = min(self.pools, key=lambda pool: pool.n_blocks)
 
     @property
     def n_free(self) -> int:
         """Positions for which every group has a free block."""
         return self.smallest.n_free
+
+    @property
+    def n_held(self) -> int:
+        """Positions that running requests hold: all that are neither free nor cached."""
+        return self.smallest.n_blocks - self.smallest.n_free - self.n_cached
 
     @property
     def n_obtainable(self) -> int:
@@ -48,9 +52,8 @@ class GroupPools:
         Raises:
             PoolExhaustedError: some group has fewer free. Nothing is taken.
         """
-        if n_blocks > self.n_free:
+        if n_blocks > self.smallest.n_free:
             raise PoolExhaustedError(n_blocks, self.n_free, self.n_held)
-        self.n_held += n_blocks
         if len(self.pools) == 1:
             return (self.pools[0].allocate(n_blocks, after[0]),)
         pairs = zip(self.pools, after, strict=True)

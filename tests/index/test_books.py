@@ -19,7 +19,6 @@ def unpin(cache: PrefixCache, lease: Lease) -> None:
 
 def count_wrongly(cache: PrefixCache, lease: Lease) -> None:
     cache._pools.n_cached += 1
-    cache._pools.n_held -= 1
 
 
 def share_a_block(cache: PrefixCache, lease: Lease) -> None:
