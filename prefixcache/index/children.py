@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
 from typing import Generic, Protocol, TypeVar
 
-from prefixcache.index.tokens import TOKEN_BYTES
+from prefixcache.index.tokens import TOKEN_BYTES, Packed
 
 _MAX_CHUNK = 512
 
@@ -31,7 +31,7 @@ class Children(Generic[V]):
 
     def __init__(self, block_bytes: int) -> None:
         self._block_bytes = block_bytes
-        self.by_token: dict[bytes, V | Bucket[V]] = {}  # four packed bytes each
+        self.by_token: dict[Packed, V | Bucket[V]] = {}  # four packed bytes each
         self.n = 0
 
     def __iter__(self) -> Iterator[V]:

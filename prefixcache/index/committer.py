@@ -32,13 +32,14 @@ class Committer:
         """
         if self._hooks.is_running:
             self._hooks.refuse()
-        size, at = self._block_bytes, lease.n_stored * self._block_bytes
+        size, n_before = self._block_bytes, lease.n_stored
+        edge = bytes(tokens[n_before * size : n_full * size])
         children = lease.node.children
-        if children is not None and bytes(tokens[at : at + TOKEN_BYTES]) in children.by_token:
+        if children is not None and edge[:TOKEN_BYTES] in children.by_token:
             self._join(lease, tokens, n_full, now)
-            at = lease.n_stored * size
-        if n_full > lease.n_stored:
-            self._add(lease, bytes(tokens[at : n_full * size]), n_full, now)
+            edge = edge[(lease.n_stored - n_before) * size :]
+        if edge:
+            self._add(lease, edge, n_full, now)
 
     def _join(self, lease: Lease, tokens: Packed, n_full: int, now: float) -> None:
         """Follow what the tree knows: take over what is on the device, bring back what is away."""

@@ -63,9 +63,13 @@ def find(
     block where other children begin with the same token.
     """
     node, at, end_bytes = start, start_block * block_bytes, end * TOKEN_BYTES
-    has_at = tokens.startswith if isinstance(tokens, bytes) else partial(_has_at, tokens)
+    if isinstance(tokens, bytes):
+        has_at = tokens.startswith
+    else:
+        tokens = tokens.toreadonly()  # which has a hash, that of the same bytes
+        has_at = partial(_has_at, tokens)
     while node.children is not None and at < end_bytes:
-        entry = node.children.by_token.get(bytes(tokens[at : at + TOKEN_BYTES]))
+        entry = node.children.by_token.get(tokens[at : at + TOKEN_BYTES])
         if entry is None:
             break
         if isinstance(entry, Bucket):
