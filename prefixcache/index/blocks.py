@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from prefixcache.errors import BooksError, ConfigError
-from prefixcache.index.spans import Runs
+from prefixcache.index.spans import Runs, span_of
 from prefixcache.types import BlockId, Span
 
 
@@ -162,7 +162,7 @@ class BlockPool:
         self._tail_first = until = first + n_blocks
         self._marks[first:until] = bytes(n_blocks)
         self.n_free -= n_blocks
-        return Span(BlockId(first), n_blocks)
+        return span_of((first, n_blocks))
 
     def _take_from(self, first: int, at_most: int) -> Span:
         """Take the beginning of an extent."""
