@@ -136,8 +136,8 @@ class Admission:
         """Pin what is stored of a prompt and take blocks for the rest. As `PrefixCache.acquire`."""
         if self._hooks.is_running:
             self._hooks.refuse()
-        length, rest = divmod(len(tokens), TOKEN_BYTES)
-        if rest or not length or room_tokens < 0:
+        length = len(tokens) // TOKEN_BYTES
+        if len(tokens) % TOKEN_BYTES or not length or room_tokens < 0:
             _refuse(tokens, room_tokens)
         if self._retentions.next_end <= now:
             self._retentions.expire(now)
@@ -219,7 +219,10 @@ class Admission:
         if not is_easy:
             self.blocks_for(n_room, root.account)
             match = self._affordable(root, match, passage, n_missing)
-        anchor, node = self._enter(root, match, passage, now)
+        anchor: Anchor = root
+        node = match.node
+        if passage is not None or match.edge_blocks < node.n_blocks:
+            anchor, node = self._enter(root, match, passage, now)
         self._keeper.pin(node)
         self._keeper.use(node, priority)
         lease = Lease(
@@ -285,8 +288,6 @@ class Admission:
     ) -> tuple[Anchor, Node]:
         """Return where the lease is anchored and which node it is to pin; split where need be."""
         if passage is None:
-            if match.edge_blocks == match.node.n_blocks:
-                return root, match.node
             return root, self._keeper.split(match.node, match.edge_blocks)
         through, mount = passage.through, passage.mount
         source = self._keeper.split(through.node, through.edge_blocks)

@@ -224,14 +224,13 @@ class PrefixCache:
         """
         if lease.book is not self._leases:
             self._leases.require_live(lease)
-        length, rest = divmod(len(tokens), TOKEN_BYTES)
+        length = len(tokens) // TOKEN_BYTES
         n_full = length // self.block_size_tokens
-        if length > lease.n_needed * self.block_size_tokens or rest:
+        if length > lease.n_needed * self.block_size_tokens or len(tokens) % TOKEN_BYTES:
             self._leases.use_slack(lease, tokens)
         if lease.window_hold is not None:
             self._leases.require_window_room(lease, length)
-        root, epoch = lease.root, self._forest.epoch
-        is_current = lease.anchor is root and root.checked_epoch == epoch
+        is_current = lease.anchor is lease.root and lease.root.checked_epoch == self._forest.epoch
         if not (lease.stores and (is_current or self._forest.is_storable(lease.anchor))):
             if self._in_flight.waiters:
                 self._in_flight.ended(lease)  # those who wait for it would wait in vain
@@ -254,10 +253,11 @@ class PrefixCache:
 
         Cost: the nodes that nobody pins any more.
         """
-        if lease.book is None:
-            self._double_releases += 1
-            return
-        self._leases.require_live(lease)
+        if lease.book is not self._leases:
+            if lease.book is None:
+                self._double_releases += 1
+                return
+            self._leases.require_live(lease)
         if self._in_flight.waiters:
             self._in_flight.ended(lease)
         self._admission.let_go(lease, self._clock())

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import count
+from typing import cast
 
 from prefixcache.errors import LeaseError
 from prefixcache.index.accounts import Account
@@ -70,8 +72,7 @@ class Lease:
         cached_tokens: int,
     ) -> None:
         self.book: LeaseBook | None = book  # None: released
-        self.id = LeaseId(book.n_opened)
-        book.n_opened += 1
+        self.id = next(book.ids)
         book.live[self] = None
         self.root = root
         self.account = root.account
@@ -162,7 +163,7 @@ class LeaseBook:
         self.windows = windows
         self.places = places  # by layer group: whether it is a window group, and which of those
         self.live: dict[Lease, None] = {}
-        self.n_opened = 0
+        self.ids = cast("Iterator[LeaseId]", count())
         self._with_slack: dict[Lease, None] = {}
 
     def __iter__(self) -> Iterator[Lease]:
