@@ -6,16 +6,10 @@ continue each other are one span.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-
 from prefixcache.types import BlockId, Span
 
 Runs = tuple[Span, ...]
 GroupRuns = tuple[Runs, ...]  # one per layer group, each for the same positions
-
-# What `Span(first, n_blocks)` does, in half the time: no Python runs in between
-span_of: Callable[[tuple[int, int]], Span] = partial(tuple.__new__, Span)
 
 
 def n_blocks_in(runs: Runs) -> int:

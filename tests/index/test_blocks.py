@@ -87,6 +87,14 @@ def test_freeing_a_free_block_raises(again: tuple[int, int]) -> None:
         pool.free(span(*again))
 
 
+@pytest.mark.parametrize("again", [(19, 1), (15, 5), (16, 2), (14, 2)])
+def test_freeing_what_is_free_at_the_end_raises(again: tuple[int, int]) -> None:
+    """Blocks from some block to the pool's last are known as free as well as those between."""
+    pool = pool_with_free((15, 5))
+    with pytest.raises(BooksError):
+        pool.free(span(*again))
+
+
 def test_freeing_the_first_block_of_the_pool_twice_raises() -> None:
     """Its number is 0, which is a block like any other."""
     pool = pool_with_free((0, 1))

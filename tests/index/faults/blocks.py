@@ -166,8 +166,8 @@ BLOCKS: tuple[Fault, ...] = (
     Fault(
         name="a-second-free-of-block-0-passes",
         module="blocks",
-        old="if 1 in self._is_free[first:until]:",
-        new="if self._is_free.find(1, first, until) > 0:",
+        old="if 1 in self._is_free[first:until] or",
+        new="if self._is_free.find(1, first, until) > 0 or",
         why="the place that was found is tested like a truth",
         tests=("test_blocks.py::test_freeing_the_first_block_of_the_pool_twice_raises",),
     ),
