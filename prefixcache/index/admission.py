@@ -157,7 +157,7 @@ class Admission:
         if read:
             root.tally.add(length, lease.cached_tokens, reason)
         if store:
-            lease.prompt = tokens if isinstance(tokens, bytes) else bytes(tokens)
+            lease.prompt = bytes(tokens)
         return lease
 
     def blocks_for(self, length: int, account: Account) -> int:
@@ -225,20 +225,12 @@ class Admission:
             anchor, node = self._enter(root, match, passage, now)
         self._keeper.pin(node)
         self._keeper.use(node, priority)
-        lease = Lease(
-            self._leases,
-            root,
-            anchor,
-            node,
-            match.n_blocks,
-            priority,
-            stores,
-            self._block_tokens,
-            self.tokens_of(match),
-        )
+        n_stored, size = match.n_blocks, self._block_tokens
+        lease = Lease(self._leases, root, anchor, node, n_stored, priority, stores, size)
         if self._windows.pools:
             lease.window_hold = self._windows.enter(node, match.n_blocks)
         if match.source is not None and self._token_exact:
+            lease.cached_tokens += match.shared_tokens
             self._take_and_copy(lease, n_missing, match.source, match.shared_tokens, now)
         elif is_easy:
             self._room.give(lease, n_missing)

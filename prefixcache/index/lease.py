@@ -69,7 +69,6 @@ class Lease:
         priority: int,
         stores: bool,
         block_tokens: int,
-        cached_tokens: int,
     ) -> None:
         self.book: LeaseBook | None = book  # None: released
         self.id = next(book.ids)
@@ -83,7 +82,7 @@ class Lease:
         self.stores = stores
         self.block_tokens = block_tokens
         self.own: GroupRuns = root.runs  # the blocks that are not the tree's, slack included
-        self.cached_tokens = cached_tokens  # prompt tokens whose KV was there at `acquire`
+        self.cached_tokens = n_stored * block_tokens  # whose KV was there, or copied, at `acquire`
         self.miss_reason: MissReason | None = None
         self.miss_token = 0
         self.prompt = b""  # what it is about to store; empty: nothing
