@@ -9,34 +9,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
+import msgspec
+
 from prefixcache.index.children import Bucket, Children
 from prefixcache.index.nodes import Anchor, Mount, Node
 from prefixcache.index.spans import GroupRuns, cut_groups, join_groups
 from prefixcache.index.tokens import TOKEN_BYTES, Packed, common_prefix_tokens
 
 
-class Match:
+class Match(msgspec.Struct, eq=False):
     """How far a prompt follows a tree: whole blocks, then some tokens of one block more.
 
     That last block is either the one after `edge_blocks` in `node` itself, or the first of a child.
     """
 
-    __slots__ = ("edge_blocks", "is_cut", "n_blocks", "node", "shared_tokens", "source")
-
-    def __init__(
-        self,
-        node: Node,
-        n_blocks: int,
-        edge_blocks: int,
-        source: Node | None = None,
-        shared_tokens: int = 0,
-    ) -> None:
-        self.node = node  # the deepest of which at least a block matched; the start if none did
-        self.n_blocks = n_blocks  # whole blocks matched, counted from position 0
-        self.edge_blocks = edge_blocks  # how many of the blocks of `node` are among them
-        self.source = source  # where the last block lies; None: nothing is shared beyond
-        self.shared_tokens = shared_tokens  # how many leading tokens of it are shared
-        self.is_cut = False  # whether it went on, to where a window has a hole
+    node: Node  # the deepest of which at least a block matched; the start if none did
+    n_blocks: int  # whole blocks matched, counted from position 0
+    edge_blocks: int  # how many of the blocks of `node` are among them
+    source: Node | None = None  # where the last block lies; None: nothing is shared beyond
+    shared_tokens: int = 0  # how many leading tokens of it are shared
+    is_cut: bool = False  # whether it went on, to where a window has a hole
 
     def copying(self, source: Node | None, shared_tokens: int) -> Match:
         """Return the same match with another last block, or none."""
