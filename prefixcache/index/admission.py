@@ -157,7 +157,7 @@ class Admission:
         if read:
             root.tally.add(length, lease.cached_tokens, reason)
         if store:
-            lease.prompt = bytes(tokens)
+            lease.prompt = tokens if isinstance(tokens, bytes) else bytes(tokens)
         return lease
 
     def blocks_for(self, length: int, account: Account) -> int:

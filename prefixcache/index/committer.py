@@ -33,7 +33,9 @@ class Committer:
         if self._hooks.is_running:
             self._hooks.refuse()
         size, n_before = self._block_bytes, lease.n_stored
-        edge = bytes(tokens[n_before * size : n_full * size])
+        edge = tokens[n_before * size : n_full * size]
+        if not isinstance(edge, bytes):
+            edge = bytes(edge)
         children = lease.node.children
         if children is not None and edge[:TOKEN_BYTES] in children.by_token:
             self._join(lease, tokens, n_full, now)

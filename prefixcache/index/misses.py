@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -61,7 +62,7 @@ class Tally:
         self.lookups = 0
         self.lookup_tokens = 0
         self.hit_tokens = 0
-        self.misses: dict[MissReason, int] = {}  # requests by reason
+        self.misses: defaultdict[MissReason, int] = defaultdict(int)  # requests by reason
 
     def add(self, n_tokens: int, n_hit: int, reason: MissReason | None) -> None:
         """Count a request."""
@@ -69,7 +70,7 @@ class Tally:
         self.lookup_tokens += n_tokens
         self.hit_tokens += n_hit
         if reason is not None:
-            self.misses[reason] = self.misses.get(reason, 0) + 1
+            self.misses[reason] += 1
 
     def merge(self, other: Tally) -> None:
         """Add the counts of `other`."""
@@ -77,4 +78,4 @@ class Tally:
         self.lookup_tokens += other.lookup_tokens
         self.hit_tokens += other.hit_tokens
         for reason, n in dict(other.misses).items():
-            self.misses[reason] = self.misses.get(reason, 0) + n
+            self.misses[reason] += n

@@ -57,5 +57,5 @@ def sum_of(tallies: Iterable[Tally]) -> LookupStats:
         requests=total.lookups,
         tokens=total.lookup_tokens,
         hit_tokens=total.hit_tokens,
-        misses=total.misses,
+        misses=dict(total.misses),
     )
