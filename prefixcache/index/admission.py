@@ -23,6 +23,7 @@ from prefixcache.index.trees import Trees
 from prefixcache.types import BlockId
 
 _MOST_NAMESPACES = 16  # of a tenant that are looked at to explain a miss
+_DIVERGED = MissReason.DIVERGED  # the usual one; Python takes long to find an enum's member
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +111,7 @@ class Admission:
             return self._reason_for_nothing(root, self._block_after(match, tokens))
         node = match.node
         if match.shared_tokens or node.children is not None or match.edge_blocks < node.n_blocks:
-            return MissReason.DIVERGED
+            return _DIVERGED
         return MissReason.NOTHING_STORED
 
     def _block_after(self, match: Match, tokens: Packed) -> bytes:
