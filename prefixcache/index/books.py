@@ -99,8 +99,9 @@ def _check_node(node: Node, n_ends: int, block_bytes: int) -> None:
         _require(child.account is node.account, f"{name} has another tenant's child")
         is_below_what_is_gone = bool(child.runs[0]) and not node.runs[0] and node.n_blocks > 0
         _require(not is_below_what_is_gone, f"{name} is not on the device, its child is")
-    below = [*children, *_mounts_of(node)]
-    pins = n_ends + sum(child.pins > 0 for child in below)
+    pins = n_ends
+    if not isinstance(node, Root):
+        pins += sum(child.pins > 0 for child in children)
     _require(node.pins == pins, f"{name} has {node.pins} pins, {pins} are due")
     n_resident = sum(bool(child.runs[0]) for child in children)
     _require(node.n_resident == n_resident, f"{name} counts {node.n_resident} children on device")

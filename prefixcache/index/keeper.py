@@ -12,7 +12,7 @@ from prefixcache.index.misses import Gone, MissReason
 from prefixcache.index.nodes import Anchor, Mount, Node, Root
 from prefixcache.index.retention import Retentions
 from prefixcache.index.spans import GroupRuns
-from prefixcache.index.tree import attach, detach, merge, trim
+from prefixcache.index.tree import attach, detach, hand_pin_down, merge, trim
 from prefixcache.index.windows import Windows
 
 _EVICTED = MissReason.EVICTED  # to look up a member of an enumeration takes longer than a call
@@ -51,8 +51,8 @@ class Keeper:
     def pin(self, node: Node) -> None:
         """Add a pin to `node`. Cost: the ancestors that were unpinned, the first pinned one."""
         account, n_blocks = node.account, 0
-        above: Node | None = node
-        while above is not None:
+        above = node
+        while True:
             above.pins += 1
             if above.pins > 1:
                 break
@@ -62,15 +62,18 @@ class Keeper:
                     account.policy.discard(above)
             elif above.source is not None:
                 self.pin(above.source)
-            above = above.parent
+            parent = above.parent
+            if parent is None or parent.parent is None:
+                break  # a root counts no children
+            above = parent
         if n_blocks:
             account.pin(n_blocks)
 
     def unpin(self, node: Node, now: float) -> None:
         """Take a pin off `node`; what nobody pins any more was last used `now`. Cost: as `pin`."""
         account, n_blocks = node.account, 0
-        above: Node | None = node
-        while above is not None:
+        above = node
+        while True:
             above.pins -= 1
             if above.pins:
                 break
@@ -83,7 +86,10 @@ class Keeper:
                 assert isinstance(above, Mount)  # nothing else has a source
                 self.unpin(above.source, now)
                 above.source = None
-            above = above.parent
+            parent = above.parent
+            if parent is None or parent.parent is None:
+                break  # a root counts no children
+            above = parent
         if n_blocks:
             account.unpin(n_blocks)
             if not account.is_touched:
@@ -129,8 +135,8 @@ class Keeper:
         """
         end_block = parent.end_block + n_blocks
         child = Node(parent.account, edge, runs, n_blocks, end_block, now, priority)
-        child.pins = 1
         attach(parent, child, self._block_bytes)
+        hand_pin_down(child)
         is_whole = len(edge) == n_blocks * self._block_bytes
         while is_whole and parent.n_blocks <= child.n_blocks and self._is_private(parent):
             above = parent.parent

@@ -10,7 +10,7 @@ from prefixcache.index.hooks import Hooks
 from prefixcache.index.nodes import Copy, Node
 from prefixcache.index.spans import GroupRuns
 from prefixcache.index.tokens import TOKEN_BYTES, Packed, common_prefix_tokens
-from prefixcache.index.tree import child_of, cut_tail, detach, split
+from prefixcache.index.tree import child_of, cut_tail, detach, hand_pin_down, split
 from prefixcache.index.windows import Windows
 
 
@@ -100,7 +100,8 @@ class Locations:
         They are pinned by the lease that had the blocks, and ended at the parent.
         """
         upper = self.split(node, n_blocks) if n_blocks < node.n_blocks else node
-        upper.runs, upper.pins = runs, 1
+        upper.runs = runs
+        hand_pin_down(upper)
         assert upper.parent is not None
         upper.parent.n_resident += 1
         return upper

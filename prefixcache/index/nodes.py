@@ -27,7 +27,8 @@ class Node(Entry):
 
     `pins` counts the leases that end at this node and the children that are pinned, so that a
     pinned node's ancestors are pinned as well, and a walk up can stop at the first that already
-    was. The node's blocks are held while it is above 0. `keeps` counts retentions in the same
+    was. A root, which is never given up, counts leases alone, so that no walk goes on to it.
+    The node's blocks are held while it is above 0. `keeps` counts retentions in the same
     way: neither a pinned nor a kept node is listed with a policy.
 
     An edge ends with a whole block, but for the last node of a published prompt.

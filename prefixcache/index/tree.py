@@ -116,6 +116,15 @@ def attach(parent: Node, child: Node, block_bytes: int) -> None:
     child.parent = parent
 
 
+def hand_pin_down(child: Node) -> None:
+    """Have the lease that ended at the parent of `child` pin that, and so its parent, instead."""
+    child.pins = 1
+    parent = child.parent
+    assert parent is not None
+    if parent.parent is None:
+        parent.pins -= 1  # a root counts no children
+
+
 def detach(node: Node) -> Node:
     """Cut off a node that nothing is below, and return what was its parent."""
     parent = node.parent
