@@ -1,8 +1,14 @@
 """Attention over runs of the store, in the form that transformers' models call.
 
-A query row sees several pieces of keys: runs of cached blocks and the new keys of its own
-chunk. Each piece is one call without a gather; the parts are merged by their log-sum-exp
-(the online softmax of arXiv:1805.02867, as in arXiv:2402.02082 for shared prefixes).
+What a step's rows see is planned in parts (`engine/parts.py`). Each part is one call; the parts
+of a row are merged by their log-sum-exp (the online softmax of arXiv:1805.02867, as in
+arXiv:2402.02082 for shared prefixes).
+
+The query heads of a key head are folded into rows, so that a key is read once for all of them:
+
+    query  [heads, t, dim]  ->  folded  [kv_heads, t * heads_per_kv_head, dim]
+
+A token's rows are neighbours there, and so are those of neighbouring tokens: a part is a slice.
 """
 
 from __future__ import annotations
@@ -10,7 +16,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from prefixcache.engine.plan import Piece, Rows, Step
+from prefixcache.engine.parts import OwnPart, Part, RunPart
+from prefixcache.engine.plan import Step
+from prefixcache.engine.softmax import Scores, merge_into, softmax_attention
 from prefixcache.errors import EngineError
 
 NAME = "prefixcache"  # under which transformers knows it
@@ -52,16 +60,10 @@ def paged_attention(
     _refuse_unknown(extras)
     layer = module.layer_idx
     assert isinstance(layer, int)
-    group = step.groups[step.store.group_of(layer)]
-    keys, values = step.store.layer(layer)
-    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    output = query.new_empty(query.shape[2], query.shape[1], value.shape[-1])
-    for rows in group.rows:
-        mine = slice(rows.start, rows.stop)
-        output[mine] = _attend(
-            query[0, :, mine], key[0, :, mine], value[0, :, mine], rows, keys, values, scale
-        )
-    return output.unsqueeze(0), None
+    scores = Scores(scale=query.shape[-1] ** -0.5 if scaling is None else scaling)
+    call = _Call(query[0], key[0], value[0], *step.store.layer(layer), scores)
+    output, _ = call.attend(step.groups[step.store.group_of(layer)].parts)
+    return call.unfolded(output), None
 
 
 def _refuse_unknown(extras: dict[str, object]) -> None:
@@ -70,114 +72,83 @@ def _refuse_unknown(extras: dict[str, object]) -> None:
             raise EngineError(f"the model's attention uses {name!r}, which is not supported yet")
 
 
-def _attend(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    rows: Rows,
-    keys: Tensor,
-    values: Tensor,
-    scale: float,
-) -> Tensor:
-    """Return [n, heads, value_dim] for the n rows of one chunk.
+class _Call:
+    """One layer's attention: its tensors, and how a part of each kind is computed.
 
-    `query` is [heads, n, dim]; `key` and `value` are the chunk's own, [kv_heads, n, dim];
-    `keys` and `values` are the store's, [kv_heads, n_slots, dim].
+    A part's output is [kv_heads, rows * heads_per_kv_head, value_dim], its log-sum-exp the same
+    without the last.
     """
-    heads, n, _ = query.shape
-    kv_heads = keys.shape[0]
-    folded = query.reshape(kv_heads, heads // kv_heads * n, -1)
-    parts = [
-        _part(folded, keys[:, p.start : p.stop], values[:, p.start : p.stop], p.mask, scale)
-        for p in rows.pieces
-    ]
-    if rows.own is not None:
-        parts.append(_own_part(query, key, value, rows.own, scale))
-    merged = parts[0][0] if len(parts) == 1 else _merge(parts)
-    return merged.reshape(heads, n, -1).transpose(0, 1)
 
+    def __init__(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        scores: Scores,
+    ) -> None:
+        """`query`, `key` and `value` are the call's, `keys` and `values` the store's."""
+        heads, self.n_rows, key_dim = query.shape
+        self.kv_heads = keys.shape[0]
+        self.group = heads // self.kv_heads
+        rows = query.view(self.kv_heads, self.group, self.n_rows, key_dim).transpose(1, 2)
+        self.folded = rows.reshape(self.kv_heads, -1, key_dim)
+        self.key, self.value = key, value
+        self.keys, self.values = keys, values
+        self.scores = scores
 
-def _own_part(
-    query: Tensor, key: Tensor, value: Tensor, own: Piece, scale: float
-) -> tuple[Tensor, Tensor]:
-    """Attend causally within the chunk itself; shapes as in `_part`."""
-    heads, n, _ = query.shape
-    kv_heads = key.shape[0]
-    if own.mask is not None:
-        folded = query.reshape(kv_heads, heads // kv_heads * n, -1)
-        return _part(folded, key, value, own.mask, scale)
-    wide_key = key.repeat_interleave(heads // kv_heads, dim=0)
-    wide_value = value.repeat_interleave(heads // kv_heads, dim=0)
-    output, lse = _attention(query, wide_key, wide_value, None, causal=True, scale=scale)
-    return output.reshape(kv_heads, -1, output.shape[-1]), lse.reshape(kv_heads, -1)
+    def attend(self, parts: tuple[Part, ...]) -> tuple[Tensor, Tensor]:
+        """Return output and log-sum-exp of all rows. A single part needs no merge."""
+        if len(parts) == 1:
+            return self._part(parts[0])
+        n_folded = self.folded.shape[1]
+        shape, kind = (self.kv_heads, n_folded), torch.float32
+        output = self.folded.new_zeros((*shape, self.values.shape[-1]), dtype=kind)
+        lse = self.folded.new_full(shape, -torch.inf, dtype=kind)
+        for part in parts:
+            rows = self._rows(part)
+            merge_into(output[:, rows], lse[:, rows], *self._part(part))
+        return output, lse
 
+    def unfolded(self, output: Tensor) -> Tensor:
+        """Return a folded output as [1, t, heads, value_dim], in the query's dtype."""
+        rows = output.view(self.kv_heads, self.n_rows, self.group, -1).transpose(0, 1)
+        return rows.reshape(1, self.n_rows, self.kv_heads * self.group, -1).to(self.folded.dtype)
 
-def _part(
-    folded: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float
-) -> tuple[Tensor, Tensor]:
-    """Attend from all query heads of a key head at once.
+    def _rows(self, part: Part) -> slice:
+        return slice(part.rows.start * self.group, part.rows.stop * self.group)
 
-    Args:
-        folded: [kv_heads, heads_per_kv_head * n, dim], heads outermost.
-        key, value: [kv_heads, k, dim].
-        mask: bool [n, k], True where a row sees a key; None: everywhere.
-        scale: of the scores.
+    def _part(self, part: Part) -> tuple[Tensor, Tensor]:
+        query = self.folded[:, self._rows(part)]
+        if isinstance(part, RunPart):
+            keys, values = self.keys[:, None, part.slots], self.values[:, None, part.slots]
+            output, lse = softmax_attention(query[:, None], keys, values, self.scores)
+        elif isinstance(part, OwnPart):
+            return self._own_part(part, query)
+        else:
+            shape = (self.kv_heads, part.n_readers, -1)
+            keys = torch.index_select(self.keys, 1, part.slots, out=part.keys)
+            values = torch.index_select(self.values, 1, part.slots, out=part.values)
+            output, lse = softmax_attention(
+                query.view(*shape, query.shape[-1]),
+                keys.view(*shape, keys.shape[-1]),
+                values.view(*shape, values.shape[-1]),
+                self.scores,
+                None if part.mask is None else part.mask.bias(self.group, query.dtype),
+            )
+        return output.reshape(self.kv_heads, -1, output.shape[-1]), lse.reshape(self.kv_heads, -1)
 
-    Returns:
-        Output [kv_heads, heads_per_kv_head * n, value_dim] and log-sum-exp of the scores
-        [kv_heads, heads_per_kv_head * n] in float32, -inf where a row sees no key.
-    """
-    if mask is None:
-        return _attention(folded, key, value, None, causal=False, scale=scale)
-    wide = mask.repeat(folded.shape[1] // mask.shape[0], 1)
-    output, lse = _attention(folded, key, value, wide, causal=False, scale=scale)
-    blind = ~wide.any(dim=-1)
-    return output.masked_fill(blind[:, None], 0.0), lse.masked_fill(blind, -torch.inf)
-
-
-def _merge(parts: list[tuple[Tensor, Tensor]]) -> Tensor:
-    """Join attention over disjoint keys; every row sees a key in at least one part."""
-    lses = torch.stack([lse for _, lse in parts])
-    weights = torch.exp(lses - torch.logsumexp(lses, dim=0)).unsqueeze(-1)
-    merged = weights[0] * parts[0][0]
-    for weight, (output, _) in zip(weights[1:], parts[1:], strict=True):
-        merged.addcmul_(weight, output.to(merged.dtype))
-    return merged.to(parts[0][0].dtype)
-
-
-def _attention(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *, causal: bool, scale: float
-) -> tuple[Tensor, Tensor]:
-    """Softmax attention of [heads, n, dim] with its log-sum-exp [heads, n] in float32.
-
-    On a CPU with equal head sizes this is torch's flash kernel; elsewhere plain products.
-    `causal` asks for as many keys as queries.
-    """
-    if query.device.type != "cpu" or key.shape[-1] != value.shape[-1]:
-        return _plain_attention(query, key, value, mask, causal=causal, scale=scale)
-    bias = None
-    if mask is not None:
-        bias = torch.zeros_like(mask, dtype=query.dtype).masked_fill(~mask, -torch.inf)
-    output, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-        query.unsqueeze(0),
-        key.unsqueeze(0),
-        value.unsqueeze(0),
-        0.0,
-        causal,
-        attn_mask=bias,
-        scale=scale,
-    )
-    return output[0], lse[0]
-
-
-def _plain_attention(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *, causal: bool, scale: float
-) -> tuple[Tensor, Tensor]:
-    scores = torch.matmul(query.float() * scale, key.float().transpose(-1, -2))
-    if causal:
-        mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
-    if mask is not None:
-        scores = scores.masked_fill(~mask, -torch.inf)
-    lse = torch.logsumexp(scores, dim=-1)
-    weights = torch.exp(scores - lse.unsqueeze(-1))
-    return torch.matmul(weights, value.float()).to(query.dtype), lse
+    def _own_part(self, part: OwnPart, query: Tensor) -> tuple[Tensor, Tensor]:
+        n_rows = part.rows.stop - part.rows.start
+        wide = (self.kv_heads, self.group, n_rows, -1)  # a view: every head of a group has its keys
+        output, lse = softmax_attention(
+            query.view(self.kv_heads, n_rows, self.group, -1).transpose(1, 2),
+            self.key[:, None, part.rows].expand(wide),
+            self.value[:, None, part.rows].expand(wide),
+            self.scores,
+            None if part.mask is None else part.mask.bias(1, query.dtype),
+            causal=part.mask is None,
+        )
+        folded = output.transpose(1, 2).reshape(self.kv_heads, -1, output.shape[-1])
+        return folded, lse.transpose(1, 2).reshape(self.kv_heads, -1)

@@ -1,14 +1,17 @@
-"""The plan of one forward: which tokens, where their KV goes, and what each row sees."""
+"""The plan of one forward: which tokens, where their KV goes, and what attention reads."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from prefixcache.kv import KVStore, LayerGroup
+from prefixcache.engine.parts import Part, parts_of
+from prefixcache.engine.readers import Reader, Run, joined_runs, readers_of, runs_between
+from prefixcache.engine.sharing import sharing_order
+from prefixcache.kv import KVStore
 from prefixcache.types import Span
 
 
@@ -22,26 +25,7 @@ class Chunk:
     token_ids: Sequence[int]
     first_position: int
     tables: tuple[Sequence[Span], ...]
-    wants_logits: bool  # of its last token
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Keys that a chunk's rows see: a slice of the store, or the chunk's own new keys."""
-
-    start: int  # slots
-    stop: int
-    mask: Tensor | None = None  # bool [rows, keys]; None: all of them (own keys: causally)
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """The packed rows of one chunk and what they see."""
-
-    start: int
-    stop: int
-    pieces: tuple[Piece, ...]
-    own: Piece | None  # None: the chunk's only token is read back from the store
+    n_logits: int  # the last so many tokens' logits are wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,117 +33,78 @@ class GroupStep:
     """One layer group's share of the plan."""
 
     slots: Tensor  # int64 [t]: where each row's KV is written
-    rows: tuple[Rows, ...]
+    parts: tuple[Part, ...]  # of attention; together all that the rows see
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Everything that one forward needs, made once and read by every layer."""
+    """Everything that one forward needs, made once and read by every layer.
+
+    The rows are the chunks' tokens, chunk after chunk, those that share a prefix side by side.
+    """
 
     store: KVStore
     token_ids: Tensor  # int64 [1, t]
     positions: Tensor  # int64 [1, t]
-    logit_rows: Tensor  # int64 [chunks that want logits], in their order
+    logit_rows: Tensor  # int64 [wanted logits], in the order in which the chunks were given
     groups: tuple[GroupStep, ...]
 
 
 def plan_step(chunks: Sequence[Chunk], store: KVStore, device: torch.device) -> Step:
-    """Pack chunks one after another and work out what each sees.
+    """Pack chunks side by side and work out what each row sees and what is read for it.
 
-    Cost: O(tokens + runs) on the host, for each layer group, once a step.
+    Cost: O(tokens + runs + chunks ** 2) on the host, for each layer group, once a step.
     """
-    token_ids = [token for chunk in chunks for token in chunk.token_ids]
-    positions = [
-        position
-        for chunk in chunks
-        for position in range(chunk.first_position, chunk.first_position + len(chunk.token_ids))
+    tables = [
+        [joined_runs(chunk.tables[group], store.layout.block_size_tokens) for chunk in chunks]
+        for group in range(len(store.layout.groups))
     ]
-    logit_rows, end = [], 0
-    for chunk in chunks:
-        end += len(chunk.token_ids)
-        if chunk.wants_logits:
-            logit_rows.append(end - 1)
+    order = sharing_order(tables[_widest_group(store)])
+    packed = [chunks[index] for index in order]
+    token_ids = [token for chunk in packed for token in chunk.token_ids]
+    positions = [place for chunk in packed for place in _positions(chunk)]
     return Step(
         store=store,
         token_ids=torch.tensor([token_ids], device=device),
         positions=torch.tensor([positions], device=device),
-        logit_rows=torch.tensor(logit_rows, dtype=torch.int64, device=device),
+        logit_rows=torch.tensor(_logit_rows(chunks, order), dtype=torch.int64, device=device),
         groups=tuple(
-            _plan_group(index, group, chunks, store.layout.block_size_tokens, device)
-            for index, group in enumerate(store.layout.groups)
+            _plan_group(store, group, packed, [runs[index] for index in order])
+            for group, runs in enumerate(tables)
         ),
     )
 
 
 def _plan_group(
-    index: int, group: LayerGroup, chunks: Sequence[Chunk], block_size: int, device: torch.device
+    store: KVStore, group: int, chunks: Sequence[Chunk], tables: Sequence[tuple[Run, ...]]
 ) -> GroupStep:
+    window = store.layout.groups[group].window
     slots: list[int] = []
-    rows: list[Rows] = []
-    for chunk in chunks:
-        n = len(chunk.token_ids)
-        table = chunk.tables[index]
-        for _, start, stop in _runs(table, block_size, chunk.first_position, n):
-            slots.extend(range(start, stop))
-        rows.append(_plan_rows(chunk, table, group.window, len(slots) - n, block_size, device))
-    return GroupStep(slots=torch.tensor(slots, device=device), rows=tuple(rows))
+    readers: list[Reader] = []
+    for chunk, runs in zip(chunks, tables, strict=True):
+        places = _positions(chunk)
+        readers.extend(readers_of(runs, window, places.start, len(places), len(slots)))
+        for run in runs_between(runs, places.start, places.stop):
+            slots.extend(range(run.start, run.stop))
+        assert len(slots) == readers[-1].stop_row, "a chunk lies beyond its own blocks"
+    return GroupStep(torch.tensor(slots, device=store.device), parts_of(readers, store, group))
 
 
-def _plan_rows(
-    chunk: Chunk,
-    table: Sequence[Span],
-    window: int | None,
-    start_row: int,
-    block_size: int,
-    device: torch.device,
-) -> Rows:
-    n = len(chunk.token_ids)
-    first = chunk.first_position
-    past_end = first + 1 if n == 1 else first  # one token alone is read back from the store
-    oldest = 0 if window is None else max(0, first - window + 1)
-    pieces = tuple(
-        Piece(start, stop, _window_mask(first, n, position, stop - start, window, device))
-        for position, start, stop in _runs(table, block_size, oldest, past_end - oldest)
-    )
-    own = None
-    if n > 1:
-        mask = None
-        if window is not None and n > window:
-            seen = _window_mask(first, n, first, n, window, device)
-            assert seen is not None
-            mask = seen.tril()
-        own = Piece(0, n, mask)
-    return Rows(start_row, start_row + n, pieces, own)
+def _positions(chunk: Chunk) -> range:
+    return range(chunk.first_position, chunk.first_position + len(chunk.token_ids))
 
 
-def _window_mask(
-    first_row: int,
-    n_rows: int,
-    first_key: int,
-    n_keys: int,
-    window: int | None,
-    device: torch.device,
-) -> Tensor | None:
-    """Return which keys are within each row's window, or None when all of them are."""
-    if window is None or first_row + n_rows - 1 - first_key < window:
-        return None
-    row = torch.arange(first_row, first_row + n_rows, device=device)[:, None]
-    key = torch.arange(first_key, first_key + n_keys, device=device)[None, :]
-    return row - key < window
+def _logit_rows(chunks: Sequence[Chunk], order: Sequence[int]) -> list[int]:
+    """Return the packed rows of all wanted logits, chunk by chunk as they were given."""
+    rows: dict[int, range] = {}
+    stop = 0
+    for index in order:
+        stop += len(chunks[index].token_ids)
+        rows[index] = range(stop - chunks[index].n_logits, stop)
+    return [row for index in range(len(chunks)) for row in rows[index]]
 
 
-def _runs(
-    table: Sequence[Span], block_size: int, first: int, n: int
-) -> Iterator[tuple[int, int, int]]:
-    """Yield (position, first slot, end slot) of the runs that hold positions first..first+n-1."""
-    position, end = 0, first + n
-    for span in table:
-        length = span.n_blocks * block_size
-        low, high = max(position, first), min(position + length, end)
-        if low < high:
-            base = span.first * block_size - position
-            yield low, base + low, base + high
-        position += length
-        if position >= end:
-            return
-    assert position >= end, "a chunk lies beyond its own blocks"
+def _widest_group(store: KVStore) -> int:
+    """Return the group whose rows see most: what is shared there is shared in all."""
+    windows = [group.window for group in store.layout.groups]
+    return windows.index(None) if None in windows else 0

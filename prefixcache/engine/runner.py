@@ -51,7 +51,7 @@ class Runner:
         n_groups = len(self._store.layout.groups)
         chunks = [_chunk(share, n_groups) for share in shares]
         logits = iter(self._model.forward(plan_step(chunks, self._store, self._model.device)))
-        return [Outcome(row=next(logits) if chunk.wants_logits else None) for chunk in chunks]
+        return [Outcome(row=next(logits) if chunk.n_logits else None) for chunk in chunks]
 
     def _row_alone(self, share: Share) -> Outcome:
         try:
@@ -71,5 +71,5 @@ def _chunk(share: Share, n_groups: int) -> Chunk:
         token_ids=sequence.tokens(start, stop),
         first_position=start,
         tables=tuple(sequence.lease.spans(group) for group in range(n_groups)),
-        wants_logits=stop == sequence.n_tokens,
+        n_logits=int(stop == sequence.n_tokens),
     )

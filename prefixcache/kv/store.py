@@ -32,6 +32,7 @@ class KVStore:
         """
         self.layout = layout
         self.n_blocks = n_blocks
+        self.device = device
         n_slots = n_blocks * layout.block_size_tokens
         self._keys: list[Tensor] = []
         self._values: list[Tensor] = []

@@ -6,6 +6,7 @@ import random
 import socket
 import threading
 from collections.abc import Generator, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -20,9 +21,11 @@ from prefixcache import wire
 from prefixcache.config import EngineConfig
 from prefixcache.engine import Engine, LocalModel, attention, worker
 from prefixcache.engine.model import PagedModel
+from prefixcache.engine.parts import TailPart
 from prefixcache.engine.plan import Chunk, Step, plan_step
 from prefixcache.engine.sampling import Sampler
 from prefixcache.engine.selfcheck import check_model
+from prefixcache.engine.softmax import Scores, softmax_attention
 from prefixcache.errors import EngineError, ModelError, TokenIdError, UnsupportedModelError
 from prefixcache.index import Namespace, pack
 from prefixcache.kv import KVLayout, KVStore, LayerGroup
@@ -443,12 +446,14 @@ def test_wrong_scale_is_refused_in_every_dtype(
 ) -> None:
     """The check at load tells a wrong attention from rounding, in 16 bits too."""
     serve(tiny_model("llama").to(dtype))
-    plain = attention._attention
 
-    def weaker(*tensors: Any, causal: bool, scale: float) -> tuple[Tensor, Tensor]:
-        return plain(*tensors, causal=causal, scale=scale * factor)
+    def weaker(
+        query: Tensor, key: Tensor, value: Tensor, scores: Scores, *rest: Any, **options: Any
+    ) -> tuple[Tensor, Tensor]:
+        scores = replace(scores, scale=scores.scale * factor)
+        return softmax_attention(query, key, value, scores, *rest, **options)
 
-    monkeypatch.setattr(attention, "_attention", weaker)
+    monkeypatch.setattr(attention, "softmax_attention", weaker)
     with pytest.raises(UnsupportedModelError, match="differ"):
         serve(tiny_model("llama").to(dtype))
 
@@ -650,12 +655,13 @@ def test_scale_of_the_model_is_the_scale_of_the_scores() -> None:
     """Where a model names its scale, attention uses that one."""
     group = LayerGroup((0,), 1, 4, 4, None)
     store = KVStore(KVLayout((group,), 4, torch.float32), 2, torch.device("cpu"))
-    chunk = Chunk([1, 2], 0, ([Span(BlockId(0), 1)],), wants_logits=True)
+    chunk = Chunk([1, 2], 0, ([Span(BlockId(0), 1)],), n_logits=1)
     step = plan_step([chunk], store, torch.device("cpu"))
     layer = torch.nn.Module()
     layer.layer_idx = 0  # type: ignore[assignment]
     torch.manual_seed(1)
     query, key, value = torch.randn(3, 1, 1, 2, 4).unbind()
+    store.write(0, step.groups[0].slots, key[0], value[0])
     found, _ = attention.paged_attention(layer, query, key, value, None, step=step, scaling=3.0)
     weights = torch.softmax(3.0 * query[0, 0, 1] @ key[0, 0].T, 0)
     torch.testing.assert_close(found[0, 1, 0], weights @ value[0, 0])
@@ -666,9 +672,12 @@ def test_each_layer_group_has_its_own_table() -> None:
     groups = LayerGroup((0,), 1, 4, 4, None), LayerGroup((1,), 1, 4, 4, 8)
     store = KVStore(KVLayout(groups, 4, torch.float32), 8, torch.device("cpu"))
     tables = ([Span(BlockId(2), 1)], [Span(BlockId(5), 1)])
-    step = plan_step([Chunk([1, 2], 1, tables, wants_logits=True)], store, torch.device("cpu"))
+    step = plan_step([Chunk([1, 2], 1, tables, n_logits=1)], store, torch.device("cpu"))
     assert [group.slots.tolist() for group in step.groups] == [[9, 10], [21, 22]]
-    assert [group.rows[0].pieces[0].start for group in step.groups] == [8, 20]
+    read = [
+        part.slots for group in step.groups for part in group.parts if isinstance(part, TailPart)
+    ]
+    assert [slots.tolist() for slots in read] == [[8, 9, 10], [20, 21, 22]]
 
 
 def test_logits_that_are_no_numbers_end_their_request_alone() -> None:

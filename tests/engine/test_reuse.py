@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from prefixcache.engine.parts import TailPart
 from prefixcache.engine.plan import Chunk, Step, plan_step
 from prefixcache.types import BlockId, FailureKind, FinishReason, RequestId, Span, Started
 from tests.support.models import (
@@ -170,7 +171,7 @@ def test_every_row_after_a_cached_prefix_has_the_cold_logits(
     tables = tuple(spans for _ in bench.loaded.store.layout.groups)
 
     def feed(token_ids: list[int], first: int) -> torch.Tensor:
-        chunk = Chunk(token_ids, first, tables, wants_logits=True)
+        chunk = Chunk(token_ids, first, tables, n_logits=1)
         step = plan_step([chunk], bench.loaded.store, torch.device("cpu"))
         assert step.positions[0].tolist() == list(range(first, first + len(token_ids)))
         return bench.model.forward(replace(step, logit_rows=torch.arange(len(token_ids))))
@@ -194,7 +195,11 @@ def test_a_table_in_many_pieces_is_written_and_read_by_position(architecture: st
     prompt = prompt_ids(26, seed=50)
     expected = oracle(bench.reference, prompt, 21)
     answer = bench.run(prompt, 21)
-    n_pieces = [len(step.groups[0].rows[0].pieces) for step in bench.model.steps[-20:]]
+    n_pieces = []
+    for step in bench.model.steps[-20:]:
+        (part,) = step.groups[0].parts
+        assert isinstance(part, TailPart)
+        n_pieces.append(1 + int((part.slots.diff() != 1).sum()))
     assert n_pieces == [-(-n_tokens // BLOCK) for n_tokens in range(27, 47)]
     assert expected.is_same(answer.token_ids)
     found = torch.stack(bench.model.rows[-21:])

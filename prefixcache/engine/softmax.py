@@ -1,0 +1,84 @@
+"""Softmax attention that tells its log-sum-exp, and the merge of what it gives for two parts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """How queries and keys become scores: all that a model can say about it stands here."""
+
+    scale: float
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a kernel that knows nothing but a scale computes them."""
+        return True
+
+    def of(self, query: Tensor, key: Tensor) -> Tensor:
+        """Return float32 scores [..., n, k] of query [..., n, dim] and key [..., k, dim]."""
+        return torch.matmul(query.float() * self.scale, key.float().transpose(-1, -2))
+
+
+def softmax_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scores: Scores,
+    bias: Tensor | None = None,
+    *,
+    causal: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """Attend from query [a, b, n, dim] to key [a, b, k, dim] and value [a, b, k, value_dim].
+
+    On a CPU with equal head sizes this is torch's flash kernel; elsewhere plain products.
+
+    Args:
+        query, key, value: any strides, but a row's numbers lie side by side.
+        scores: how scores are made.
+        bias: added to the scores; [n, k] or [b, n, k], in the query's dtype.
+        causal: row i sees keys 0 to i; as many keys as rows, and no bias.
+
+    Returns:
+        Output [a, b, n, value_dim] in the query's dtype and log-sum-exp of the scores [a, b, n]
+        in float32. In memory both are [a, n, b, ...].
+    """
+    is_flash = query.device.type == "cpu" and key.shape[-1] == value.shape[-1] and scores.is_plain
+    if bias is not None and bias.dim() == 3:
+        bias = bias.unsqueeze(0)
+    if not is_flash:
+        return _plain_attention(query, key, value, scores, bias, causal=causal)
+    output, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        query, key, value, 0.0, causal, attn_mask=bias, scale=scores.scale
+    )
+    return output, lse
+
+
+def merge_into(output: Tensor, lse: Tensor, part_output: Tensor, part_lse: Tensor) -> None:
+    """Take one more part, over other keys, into what `output` and `lse` already hold.
+
+    Args:
+        output, lse: float32 [a, n, dim] and [a, n]; zero and -inf before the first part. Changed.
+        part_output, part_lse: the same shapes; `part_lse` is finite.
+    """
+    weight = torch.sigmoid(part_lse - lse).unsqueeze(-1)
+    output.lerp_(part_output.to(output.dtype), weight)
+    torch.logaddexp(lse, part_lse, out=lse)
+
+
+def _plain_attention(
+    query: Tensor, key: Tensor, value: Tensor, scores: Scores, bias: Tensor | None, *, causal: bool
+) -> tuple[Tensor, Tensor]:
+    found = scores.of(query, key)
+    if causal:
+        ones = torch.ones(found.shape[-2:], dtype=torch.bool, device=found.device)
+        found = found.masked_fill(ones.triu(1), -torch.inf)
+    elif bias is not None:
+        found = found + bias
+    lse = torch.logsumexp(found, dim=-1)
+    weights = torch.exp(found - lse.unsqueeze(-1))
+    return torch.matmul(weights, value.float()).to(query.dtype), lse
