@@ -23,6 +23,7 @@ _T = TypeVar("_T")
         "first-token": "gateway.bench_first_token:first_token",
         "policies": "gateway.bench_policies:policies",
         "index": "gateway.bench_index:index",
+        "attention": "gateway.bench_attention:attention",
     },
     epilog="Example: prefixcache bench first-token --prefix 1024",
 )

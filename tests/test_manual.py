@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from examples import attention_speed
 from examples.index_speed import (
     NOT_MEASURED,
     OURS,
@@ -78,3 +79,17 @@ def test_a_page_without_its_marks_is_refused() -> None:
     """A renamed mark is an error, never a page left as it was."""
     with pytest.raises(ValueError, match="0 parts named 'ours'"):
         filled("no marks", "ours", "text")
+
+
+def test_the_page_on_attention_shows_what_its_result_holds() -> None:
+    """Rendering the page again changes nothing."""
+    page = attention_speed.PAGE.read_text(encoding="utf-8")
+    assert attention_speed.render(page, read("attention.json")) == page
+
+
+def test_sharing_pays_as_it_must() -> None:
+    """Eight streams over one prefix of 4,096 cost at most 0.35 of as many lone steps."""
+    rows = read("attention.json")["decodes"]
+    (row,) = (row for row in rows if (row["streams"], row["prefix_tokens"]) == (8, 4096))
+    assert row["shared_to_alone"] <= 0.35
+    assert row["shared_ms"] < row["apart_ms"] < row["alone_ms"]

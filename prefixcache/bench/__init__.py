@@ -1,4 +1,4 @@
-"""Workloads and measurement of our own parts. `straight` alone needs torch."""
+"""Workloads and measurement of our own parts. `straight` and `attention` alone need torch."""
 
 from prefixcache.bench.machine import machine
 

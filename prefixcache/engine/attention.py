@@ -99,17 +99,28 @@ class _Call:
         self.scores = scores
 
     def attend(self, parts: tuple[Part, ...]) -> tuple[Tensor, Tensor]:
-        """Return output and log-sum-exp of all rows. A single part needs no merge."""
-        if len(parts) == 1:
-            return self._part(parts[0])
-        n_folded = self.folded.shape[1]
-        shape, kind = (self.kv_heads, n_folded), torch.float32
-        output = self.folded.new_zeros((*shape, self.values.shape[-1]), dtype=kind)
-        lse = self.folded.new_full(shape, -torch.inf, dtype=kind)
-        for part in parts:
+        """Return output and log-sum-exp of all rows; the output is in float32 where it was merged.
+
+        What all rows have in common, the merge starts from; often it is the only part.
+        """
+        first, *others = parts
+        if first.rows == slice(0, self.n_rows):
+            output, lse = self._part(first)
+            if not others:
+                return output, lse
+            output = output.float()
+        else:
+            output, lse, others = *self._nothing(), list(parts)
+        for part in others:
             rows = self._rows(part)
             merge_into(output[:, rows], lse[:, rows], *self._part(part))
         return output, lse
+
+    def _nothing(self) -> tuple[Tensor, Tensor]:
+        """Return what stands before the first part is merged."""
+        shape = (self.kv_heads, self.folded.shape[1])
+        output = self.folded.new_zeros((*shape, self.values.shape[-1]), dtype=torch.float32)
+        return output, self.folded.new_full(shape, -torch.inf, dtype=torch.float32)
 
     def unfolded(self, output: Tensor) -> Tensor:
         """Return a folded output as [1, t, heads, value_dim], in the query's dtype."""

@@ -142,6 +142,10 @@ def test_flags_win_over_the_file(model: str, tmp_path: Path) -> None:
         ("bench", "index", "--workload", "A,E"),
         ("bench", "index", "--workload", ""),
         ("bench", "index", "--repeats", "0"),
+        ("bench", "attention", "--prefix", "100"),
+        ("bench", "attention", "--prefix", "0"),
+        ("bench", "attention", "--streams", "0"),
+        ("bench", "attention", "--new", "x"),
     ],
 )
 def test_bad_input_is_one_line_and_code_2(arguments: tuple[str, ...]) -> None:
@@ -181,6 +185,7 @@ def test_a_start_that_fails_is_one_line_and_code_1(tmp_path: Path) -> None:
         (("bench",), "bench first-token"),
         (("bench", "first-token"), "bench first-token"),
         (("bench", "index"), "bench index"),
+        (("bench", "attention"), "bench attention"),
     ],
 )
 def test_help_ends_with_an_example(command: tuple[str, ...], example: str) -> None:
