@@ -178,6 +178,8 @@ _VERDICTS: Mapping[type[BaseException] | FailureKind, Verdict] = {
     FailureKind.TOO_LARGE: Verdict(400, _ASKED_WRONG, "context_length_exceeded"),
     FailureKind.INVALID: Verdict(400, _ASKED_WRONG, "invalid_value"),
     FailureKind.OVERLOADED: _OVERLOADED,
+    FailureKind.QUEUE_TIMEOUT: Verdict(503, _OUR_FAULT, "queue_timeout", retry_after_seconds=5),
+    FailureKind.DEADLINE: Verdict(408, _ASKED_WRONG, "deadline_exceeded"),
     FailureKind.CANCELLED: Verdict(503, _OUR_FAULT, "cancelled", retry_after_seconds=5),
     FailureKind.WORKER_DIED: Verdict(503, _OUR_FAULT, "worker_died", retry_after_seconds=2),
     FailureKind.INTERNAL: _INTERNAL,

@@ -9,6 +9,7 @@ import msgspec
 from prefixcache.errors import ConfigError
 
 PolicyName = Literal["lru", "cost-aware", "lfu", "fifo", "slru", "priority", "ttl"]
+AdmissionOrderName = Literal["cache-aware", "fcfs"]
 DType = Literal["auto", "float32", "bfloat16", "float16"]
 
 DEFAULT_IDLE_TTL_SECONDS = 3600.0
@@ -26,7 +27,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     max_model_tokens: int | None = None  # None: what the model was made for
     max_running_requests: int = 16
     max_waiting_requests: int = 256
-    max_step_tokens: int = 2048  # most prompt tokens of one step
+    admission_order: AdmissionOrderName = "cache-aware"  # among one tenant's of one priority
+    max_overtakes: int = 16  # that a waiting request lets pass before it is the next
+    max_queue_seconds: float | None = None  # a request not admitted by then fails; None: it waits
+    max_step_tokens: int = 2048  # most tokens of one step, and so most requests in it
     step_seconds: float = 0.5  # prompts are cut so that a step takes about this long
     growth_blocks: int = 8  # a growing request takes consecutive blocks in such portions
     prefix_cache: bool = True  # False: nothing is looked up, nothing is kept
@@ -49,12 +53,19 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             value = getattr(self, setting)
             if value is not None and value < 1:
                 raise ConfigError(setting, value, "must be at least 1, or left out")
-        if not self.step_seconds > 0:
-            raise ConfigError("step_seconds", self.step_seconds, "must be above 0")
-        if not self.idle_ttl_seconds > 0:
-            raise ConfigError("idle_ttl_seconds", self.idle_ttl_seconds, "must be above 0")
-        if self.eviction_policy not in get_args(PolicyName):
-            choices = ", ".join(get_args(PolicyName))
-            raise ConfigError("eviction_policy", self.eviction_policy, f"must be one of {choices}")
-        if self.growth_blocks < 0:
-            raise ConfigError("growth_blocks", self.growth_blocks, "must be at least 0")
+        for setting in ("step_seconds", "idle_ttl_seconds", "max_queue_seconds"):
+            value = getattr(self, setting)
+            if value is not None and not value > 0:
+                raise ConfigError(setting, value, "must be above 0")
+        for setting in ("growth_blocks", "max_overtakes"):
+            if getattr(self, setting) < 0:
+                raise ConfigError(setting, getattr(self, setting), "must be at least 0")
+        if self.max_model_tokens == 1:
+            raise ConfigError("max_model_tokens", 1, "must be at least 2: a prompt and an answer")
+        self._require_choice("eviction_policy", get_args(PolicyName))
+        self._require_choice("admission_order", get_args(AdmissionOrderName))
+
+    def _require_choice(self, setting: str, choices: tuple[str, ...]) -> None:
+        if getattr(self, setting) not in choices:
+            reason = f"must be one of {', '.join(choices)}"
+            raise ConfigError(setting, getattr(self, setting), reason)

@@ -32,7 +32,7 @@ class FinishReason(StrEnum):
     """Why a request's output ended."""
 
     STOP = "stop"  # an end-of-text token, a stop token or a stop string
-    LENGTH = "length"  # max_tokens, or the model's context is full
+    LENGTH = "length"  # max_tokens, its deadline, or the model's context is full
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +62,8 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     salt: str | None = None  # narrows the tenant's namespace
     read_cache: bool = True
     store_cache: bool = True
+    priority: int = 0  # the lowest number is served first
+    deadline_seconds: float | None = None  # from when the engine takes it; None: no limit
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -107,6 +109,8 @@ class FailureKind(StrEnum):
     INVALID = "invalid"
     CANCELLED = "cancelled"
     OVERLOADED = "overloaded"  # the queue is full
+    QUEUE_TIMEOUT = "queue_timeout"  # it waited for max_queue_seconds
+    DEADLINE = "deadline"  # its deadline came before any output
     WORKER_DIED = "worker_died"
     INTERNAL = "internal"
 

@@ -17,6 +17,7 @@ TokenNumber = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 StopText = Annotated[str, Meta(min_length=1, max_length=1024)]
+Priority = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 Salt = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"\A[^@/\\\x00]*\Z")]
 JsonObject = dict[str, object]
 
@@ -70,6 +71,8 @@ class GenerationBody(msgspec.Struct, frozen=True, kw_only=True):
     user: str | None = None  # read by nobody
     cache_salt: Salt | None = None  # extension; missing is the tenant's default
     cache: CacheOptions | None = None  # extension
+    priority: Priority | None = None  # extension, as vLLM's: the lowest is served first
+    deadline_seconds: Annotated[float, Meta(gt=0)] | None = None  # extension
 
     logit_bias: dict[str, float] | None = None
     presence_penalty: Penalty | None = None

@@ -114,6 +114,8 @@ def make_call(service: Service, served: Served, body: GenerationBody, prompts: P
                 salt=body.cache_salt,
                 read_cache=cache.read is not False,
                 store_cache=cache.store is not False,
+                priority=body.priority or 0,
+                deadline_seconds=body.deadline_seconds,
             )
             for choice_index in range(n_choices)
         ]

@@ -9,8 +9,9 @@ from torch import Tensor
 from prefixcache.engine.counters import Counters
 from prefixcache.engine.runner import Outcome
 from prefixcache.engine.sampling import choose_tokens
-from prefixcache.engine.scheduler import Scheduler, Share
+from prefixcache.engine.scheduler import Scheduler
 from prefixcache.engine.sequence import Sequence
+from prefixcache.engine.shares import Share
 from prefixcache.index import PrefixCache
 from prefixcache.types import (
     Delta,
@@ -89,6 +90,20 @@ class Answers:
         self._events.append(Failed(request_id, kind, message, sequence.usage))
         self._end(sequence, keep=keep)
 
+    def expire(self, sequence: Sequence, kind: FailureKind, limit_seconds: float) -> None:
+        """End a request whose time is over: by what it has, and with nothing yet by an error."""
+        if kind is FailureKind.DEADLINE and sequence.output:
+            try:
+                self._close(sequence, FinishReason.LENGTH)
+            except Exception:
+                logger.exception("request %s failed", sequence.request.request_id)
+                self.fail(sequence, FailureKind.INTERNAL, "the answer could not be made into text")
+        elif kind is FailureKind.DEADLINE:
+            self.fail(sequence, kind, f"no output within its deadline of {limit_seconds:g} seconds")
+        else:
+            message = f"it waited for {limit_seconds:g} seconds and found no room; try again later"
+            self.fail(sequence, kind, message)
+
     def events(self) -> list[Event]:
         """Hand over what has happened since the last call, in order."""
         events, self._events = self._events, []
@@ -141,6 +156,17 @@ class Answers:
         if reason is not None:
             self._events.append(Finished(request_id, reason, sequence.usage))
             self._end(sequence)
+
+    def _close(self, sequence: Sequence, reason: FinishReason) -> None:
+        """End an answer between two tokens, with the text that was held back."""
+        text = "" if sequence.text is None else sequence.text.finish()
+        if sequence.text is not None and sequence.text.stopped is not None:
+            reason = FinishReason.STOP
+        request_id = sequence.request.request_id
+        if text:
+            self._events.append(Delta(request_id, text, ()))
+        self._events.append(Finished(request_id, reason, sequence.usage))
+        self._end(sequence)
 
     def _is_end(self, sequence: Sequence, token: int) -> bool:
         sampling = sequence.request.sampling

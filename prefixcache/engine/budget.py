@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 MIN_TOKENS = 32
-OVERSHOOT = 1.25  # a rest this little above the budget is taken whole, to save a step
 
 
 class StepBudget:
@@ -15,20 +14,16 @@ class StepBudget:
 
     def __init__(self, *, step_seconds: float, max_tokens: int, first_tokens: int) -> None:
         self._step_seconds = step_seconds
-        self._max_tokens = max_tokens
-        self.tokens = min(first_tokens, max_tokens)
+        self.max_tokens = max_tokens
+        self.tokens = min(first_tokens, max_tokens)  # prompt tokens to aim at; decodes are extra
 
-    def share(self, pending: int, used: int) -> int:
-        """Return how many of `pending` prompt tokens still fit a step that has `used` tokens."""
-        left = self.tokens - used
-        if left <= 0:
-            return 0
-        most = min(left * OVERSHOOT, self._max_tokens - used)
-        return pending if pending <= most else left
+    def room(self, n_decodes: int) -> int:
+        """Return the most prompt tokens of a step that has so many decodes: never exceeded."""
+        return max(self.max_tokens - n_decodes, 0)
 
     def record(self, n_tokens: int, seconds: float) -> None:
         """Learn from a step of `n_tokens` rows; small ones say nothing about long prompts."""
         if n_tokens < MIN_TOKENS or seconds <= 0:
             return
         fitting = n_tokens / seconds * self._step_seconds
-        self.tokens = int(min(max((self.tokens + fitting) / 2, MIN_TOKENS), self._max_tokens))
+        self.tokens = int(min(max((self.tokens + fitting) / 2, MIN_TOKENS), self.max_tokens))

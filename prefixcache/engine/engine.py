@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 
 from transformers import PreTrainedModel
@@ -13,13 +15,15 @@ from prefixcache.config import EngineConfig
 from prefixcache.engine.answers import Answers
 from prefixcache.engine.budget import StepBudget
 from prefixcache.engine.counters import Counters
+from prefixcache.engine.deadlines import Deadlines
 from prefixcache.engine.loading import LoadedModel, load_model, prepare_model
 from prefixcache.engine.runner import Runner
 from prefixcache.engine.sampling import Sampler
 from prefixcache.engine.scheduler import Scheduler
 from prefixcache.engine.sequence import Sequence
+from prefixcache.engine.shares import Share
 from prefixcache.engine.validation import request_refusal
-from prefixcache.errors import ConfigError, EngineError
+from prefixcache.errors import ConfigError, EngineError, RequestTooLargeError
 from prefixcache.index import TOKEN_BYTES, BlockCopy, Namespace, PrefixCache
 from prefixcache.index.policies import PolicyOptions, make_policy
 from prefixcache.text import OutputText, Tokenizer
@@ -43,7 +47,8 @@ class Engine:
     """Runs requests against one model and its prefix cache.
 
     Nothing happens between calls: `step` does the work, and returns what it brought. One
-    thread at a time may call it; `cancel` may come from within the `poll` of a step.
+    thread at a time may call it; `cancel` may come at any moment, from within another call too (a
+    generator that the garbage collector closes does that), and then takes effect a little later.
     """
 
     def __init__(
@@ -79,6 +84,9 @@ class Engine:
         self._runner = Runner(loaded.model, loaded.store, budget, clock)
         self._counters = Counters()
         self._answers = Answers(self.cache, self._scheduler, self.info, self._counters)
+        self._deadlines = Deadlines(clock, max_queue_seconds=config.max_queue_seconds)
+        self._is_busy = False  # in the middle of a change
+        self._to_cancel: deque[RequestId] = deque()
 
     @classmethod
     def load(
@@ -146,19 +154,21 @@ class Engine:
         """
         if request.request_id in self._answers.in_flight:
             raise EngineError(f"request id {request.request_id!r} is in use")
-        refusal = self._refusal(request)
-        if refusal is not None:
-            self._answers.refuse(request.request_id, *refusal)
-            return
-        sequence = self._sequence(request)
-        self._answers.open(sequence)
-        self._scheduler.waiting.append(sequence)
+        with self._busy():
+            refusal = self._refusal(request)
+            if refusal is not None:
+                self._answers.refuse(request.request_id, *refusal)
+                return
+            sequence = self._sequence(request)
+            self._answers.open(sequence)
+            self._scheduler.waiting.add(sequence)
+            self._deadlines.note(sequence)
 
     def cancel(self, request_id: RequestId) -> None:
         """End a request: no token follows, its blocks are released. Unknown ids are ignored."""
-        sequence = self._answers.in_flight.get(request_id)
-        if sequence is not None:
-            self._answers.fail(sequence, FailureKind.CANCELLED, "the request was cancelled")
+        self._to_cancel.append(request_id)
+        if not self._is_busy:
+            self._cancel_due()
 
     def step(self, poll: Callable[[], None] | None = None) -> list[Event]:
         """Run one batch through the model.
@@ -170,17 +180,18 @@ class Engine:
         Returns:
             What happened since the last call, in order.
         """
-        if self._config.eviction_policy == "ttl":
-            self.cache.expire()
-        shares, admitted = self._scheduler.schedule()
-        for sequence in admitted:
-            self._answers.start(sequence)
-        if shares:
-            self._counters.steps += 1
-            outcomes = self._runner.run(shares)
-            if poll is not None:
-                poll()
-            self._answers.take(shares, outcomes)
+        with self._busy():
+            if self._config.eviction_policy == "ttl":
+                self.cache.expire()
+            self._expire_requests()
+            shares = self._schedule()
+            if shares:
+                self._counters.steps += 1
+                outcomes = self._runner.run(shares)
+                self._cancel_due()
+                if poll is not None:
+                    self._call(poll)
+                self._answers.take(shares, outcomes)
         return self._answers.events()
 
     def stats(self) -> EngineStats:
@@ -199,14 +210,63 @@ class Engine:
             misses=dict(self._counters.misses),
         )
 
+    @contextmanager
+    def _busy(self) -> Iterator[None]:
+        """Put off what `cancel` is told meanwhile to the end."""
+        was_busy, self._is_busy = self._is_busy, True
+        try:
+            yield
+        finally:
+            self._is_busy = was_busy
+            if not was_busy:
+                self._cancel_due()
+
+    def _call(self, poll: Callable[[], None]) -> None:
+        """Let others change what they like between two parts of a step."""
+        self._is_busy = False
+        try:
+            poll()
+        finally:
+            self._is_busy = True
+
+    def _cancel_due(self) -> None:
+        was_busy, self._is_busy = self._is_busy, True
+        while self._to_cancel:
+            sequence = self._answers.in_flight.get(self._to_cancel.popleft())
+            if sequence is not None:
+                self._answers.fail(sequence, FailureKind.CANCELLED, "the request was cancelled")
+        self._is_busy = was_busy
+
+    def _expire_requests(self) -> None:
+        for sequence, kind in self._deadlines.overdue():
+            limit_seconds = sequence.request.deadline_seconds
+            if kind is FailureKind.QUEUE_TIMEOUT:
+                limit_seconds = self._config.max_queue_seconds
+            assert limit_seconds is not None
+            self._answers.expire(sequence, kind, limit_seconds)
+
+    def _schedule(self) -> list[Share]:
+        """Return what the step computes; tell who was admitted, and who never can be."""
+        schedule = self._scheduler.schedule()
+        for sequence in schedule.admitted:
+            self._answers.start(sequence)
+        for sequence, error in schedule.failed:
+            if isinstance(error, RequestTooLargeError):
+                self._answers.fail(sequence, FailureKind.TOO_LARGE, str(error))
+            else:
+                name = sequence.request.request_id
+                logger.error("request %s could not be scheduled", name, exc_info=error)
+                self._answers.fail(sequence, FailureKind.INTERNAL, "it could not be scheduled")
+        return schedule.shares
+
     def _copy_block(self, copy: BlockCopy) -> None:
         self._store.copy_block(copy.group, copy.source, copy.target, copy.n_tokens)
 
     def _refusal(self, request: GenerationRequest) -> tuple[FailureKind, str] | None:
         refusal = request_refusal(request, self.info, has_tokenizer=self._tokenizer is not None)
-        waiting = len(self._scheduler.waiting)
-        if refusal is None and waiting >= self._config.max_waiting_requests:
-            return FailureKind.OVERLOADED, f"{waiting} requests are waiting; try again later"
+        waiting, most = self._scheduler.waiting, self._config.max_waiting_requests
+        if refusal is None and (waiting.n_new >= most or len(waiting) >= 2 * most):
+            return FailureKind.OVERLOADED, f"{len(waiting)} requests are waiting; try again later"
         return refusal
 
     def _sequence(self, request: GenerationRequest) -> Sequence:

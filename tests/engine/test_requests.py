@@ -108,7 +108,7 @@ def test_two_prompts_that_fit_only_one_at_a_time_both_complete() -> None:
 
 def test_queued_request_matches_at_admission_not_before() -> None:
     """What was evicted while a request waited is computed again."""
-    bench = Bench(n_blocks=16)
+    bench = Bench(n_blocks=16, admission_order="fcfs")
     prompt = prompt_ids(16, seed=1)
     bench.run(prompt, 1)
     bench.submit("big", prompt_ids(60, seed=2), 4)

@@ -89,7 +89,9 @@ def test_errors_have_their_status(error: Exception, status: int) -> None:
     assert verdict(error).status == status
 
 
-@pytest.mark.parametrize("kind", [FailureKind.OVERLOADED, FailureKind.WORKER_DIED])
+@pytest.mark.parametrize(
+    "kind", [FailureKind.OVERLOADED, FailureKind.WORKER_DIED, FailureKind.QUEUE_TIMEOUT]
+)
 def test_what_passes_says_when_to_come_back(kind: FailureKind) -> None:
     """Trouble that goes away by itself carries Retry-After."""
     assert verdict(GenerationFailedError(kind, "why")).retry_after_seconds

@@ -48,6 +48,8 @@ OPTIONAL = (
     "max_completion_tokens",
     "cache_salt",
     "cache",
+    "priority",
+    "deadline_seconds",
     "ignore_eos",
     "echo",
     "suffix",
@@ -138,6 +140,9 @@ async def test_no_value_of_any_field_is_our_fault(gateway: Gateway) -> None:
         ("stream", "yes"),
         ("stream_options", {"include_usage": True}),
         ("user", 5),
+        ("priority", 2**31),
+        ("priority", 0.5),
+        ("deadline_seconds", 0),
         ("cache_salt", ""),
         ("cache_salt", 5),
         ("cache_salt", "x" * 10_000),
@@ -351,6 +356,8 @@ async def test_fields_reach_the_engine(folder: Path) -> None:
         "ignore_eos": True,
         "cache_salt": "blue",
         "cache": {"read": False, "store": False},
+        "priority": -3,
+        "deadline_seconds": 2.5,
     }
     async with running_gateway(backend) as gateway:
         assert (await gateway.post(CHAT, CHAT_BODY | fields))[0] == 200
@@ -366,6 +373,7 @@ async def test_fields_reach_the_engine(folder: Path) -> None:
         ignore_eos=True,
     )
     assert (request.salt, request.read_cache, request.store_cache) == ("blue", False, False)
+    assert (request.priority, request.deadline_seconds) == (-3, 2.5)
 
 
 async def test_odd_but_legal_sampling_is_made_plain(folder: Path) -> None:

@@ -232,6 +232,8 @@ class Bench:
         store_cache: bool = True,
         tenant: str = "default",
         salt: str | None = None,
+        priority: int = 0,
+        deadline_seconds: float | None = None,
         **sampling: Any,
     ) -> None:
         params = SamplingParams(max_tokens=n_tokens, **sampling)
@@ -245,6 +247,8 @@ class Bench:
                 store_cache=store_cache,
                 tenant=tenant,
                 salt=salt,
+                priority=priority,
+                deadline_seconds=deadline_seconds,
             )
         )
 
