@@ -47,6 +47,8 @@ class BackendFactory:
         return LocalBackend(
             engine,
             silence_seconds=server.worker_start_seconds,
+            hang_seconds=server.worker_silence_seconds,
+            longest_step_seconds=server.worker_step_seconds,
             max_stream_bytes=server.max_stream_bytes,
             report=_say,
             on_restart=metrics.worker_restarts.inc,
@@ -106,9 +108,15 @@ def commands() -> None:
 @click.option(
     "--log-level", type=click.Choice(_LEVELS), default="info", show_default=True, help="Of the log."
 )
+@click.option("--until-stdin-ends", is_flag=True, hidden=True, help="Stop with our parent.")
 @click.option("--backend", type=click.Choice(("local", "echo")), default="local", hidden=True)
 def serve_command(
-    *, config_file: Path | None, log_level: str, backend: str, **flags: object
+    *,
+    config_file: Path | None,
+    log_level: str,
+    backend: str,
+    until_stdin_ends: bool,
+    **flags: object,
 ) -> None:
     """Serve a model over HTTP until SIGTERM.
 
@@ -120,7 +128,8 @@ def serve_command(
         level=log_level.upper(),
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
-    _leave(asyncio.run(_serve(settings.server, BackendFactory(backend, settings))))
+    factory = BackendFactory(backend, settings)
+    _leave(asyncio.run(_serve(settings.server, factory, follows_stdin=until_stdin_ends)))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -140,9 +149,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.exit(code)
 
 
-async def _serve(config: GatewayConfig, factory: BackendFactory) -> int:
+async def _serve(config: GatewayConfig, factory: BackendFactory, *, follows_stdin: bool) -> int:
     signals = StopSignals()
     signals.listen()
+    if follows_stdin:
+        signals.follow(sys.stdin.fileno())
     return await serve(config, factory, announce=_announce, signals=signals)
 
 

@@ -39,6 +39,14 @@ _AT_LEAST_ZERO = (
     "max_encoding_requests",
     "drain_seconds",
 )
+_ABOVE_ZERO = (
+    "idle_seconds",
+    "body_seconds",
+    "write_seconds",
+    "worker_start_seconds",
+    "worker_silence_seconds",
+    "worker_step_seconds",
+)
 _AMOUNT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", re.IGNORECASE | re.ASCII)
 
 
@@ -61,6 +69,8 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     write_seconds: float = 30.0  # for a client to take what it is sent
     drain_seconds: float = 30.0  # for running requests to end once the server is told to stop
     worker_start_seconds: float = 600.0  # silence allowed while the model is loaded
+    worker_silence_seconds: float = 30.0  # without a sign of life: a worker that serves hangs
+    worker_step_seconds: float = 300.0  # a step that takes longer: it hangs as well
     encode_threads: int = 2  # for bodies, templates and tokenizing
     max_encoding_requests: int = 64  # that wait for such a thread
 
@@ -69,7 +79,7 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             _require(self, setting, lowest=1)
         for setting in _AT_LEAST_ZERO:
             _require(self, setting, lowest=0)
-        for setting in ("idle_seconds", "body_seconds", "write_seconds", "worker_start_seconds"):
+        for setting in _ABOVE_ZERO:
             if not getattr(self, setting) > 0:
                 raise ConfigError(setting, getattr(self, setting), "must be above 0")
         if not 0 <= self.port <= 65535:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import socket
 import time
@@ -40,6 +41,15 @@ class StopSignals:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.notice, number)
+
+    def follow(self, pipe: int) -> None:
+        """Take the end of a pipe for a SIGTERM: whoever holds its other end is gone."""
+        asyncio.get_running_loop().add_reader(pipe, self._read, pipe)
+
+    def _read(self, pipe: int) -> None:
+        if not os.read(pipe, 4096):
+            asyncio.get_running_loop().remove_reader(pipe)
+            self.notice(signal.SIGTERM)
 
     def notice(self, number: int) -> None:
         """Take note of a signal."""

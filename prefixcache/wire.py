@@ -19,15 +19,16 @@ from prefixcache.config import EngineConfig
 from prefixcache.errors import WireError
 from prefixcache.types import EngineStats, Event, GenerationRequest, ModelInfo, RequestId
 
-VERSION = 1
+VERSION = 2
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 HEADER = struct.Struct(">BI")
 
 
 class Start(msgspec.Struct, frozen=True, tag="start"):
-    """Gateway to worker, first: load a model and serve."""
+    """Gateway to worker, first: load a model and serve, with a Heartbeat so often."""
 
     config: EngineConfig
+    heartbeat_seconds: float = 5.0
 
 
 class Submit(msgspec.Struct, frozen=True, tag="submit"):
@@ -75,8 +76,17 @@ class Step(msgspec.Struct, frozen=True, tag="step"):
     stats: EngineStats
 
 
+class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):
+    """Worker to gateway while it serves, every so often, in the middle of a step too.
+
+    `step_seconds`: how long the present step has taken; 0 between steps.
+    """
+
+    step_seconds: float
+
+
 ToWorker = Start | Submit | Cancel | Stop
-ToGateway = Progress | Ready | StartFailed | Step
+ToGateway = Progress | Ready | StartFailed | Step | Heartbeat
 
 _encoder = msgspec.msgpack.Encoder()
 _to_worker: msgspec.msgpack.Decoder[ToWorker] = msgspec.msgpack.Decoder(ToWorker)

@@ -13,8 +13,10 @@ import msgspec
 
 from gateway.backends.process import WorkerProcess, launch_worker
 from gateway.backends.streams import EventStream
+from gateway.backends.watchdog import Watchdog
 from gateway.config import GatewayConfig
 from gateway.errors import NotReadyError, StartError
+from prefixcache import wire
 from prefixcache.config import EngineConfig
 from prefixcache.errors import WireError
 from prefixcache.types import (
@@ -46,15 +48,16 @@ _log = logging.getLogger(__name__)
 _TOTALS = tuple(name for name in EngineStats.__struct_fields__ if name.endswith("_total"))
 _GRACE_SECONDS = 3.0  # for a worker that was told to stop
 _LONGEST_DELAY_SECONDS = 30.0
+_HEARTBEATS = 6  # are due in the time after which a worker without any is held to hang
 _STEADY_SECONDS = 60.0  # a worker that lived so long is started again without a longer delay
 
 
 class LocalBackend:
     """A `Backend` whose engine runs in a child process.
 
-    When the worker dies, every request in flight ends with Failed(WORKER_DIED) and the worker
-    is started again, each time in a row after twice the delay. Its cache starts empty; the
-    counters in `stats` go on from where they were.
+    When the worker dies, or hangs and is killed for it, every request in flight ends with
+    Failed(WORKER_DIED) and the worker is started again, each time in a row after twice the delay.
+    Its cache starts empty; the counters in `stats` go on from where they were.
     """
 
     def __init__(
@@ -63,6 +66,8 @@ class LocalBackend:
         *,
         command: Sequence[str] = WORKER_COMMAND,
         silence_seconds: float = _DEFAULTS.worker_start_seconds,
+        hang_seconds: float = _DEFAULTS.worker_silence_seconds,
+        longest_step_seconds: float = _DEFAULTS.worker_step_seconds,
         max_stream_bytes: int = _DEFAULTS.max_stream_bytes,
         restart_delay_seconds: float = 0.25,
         report: Callable[[str], None] = _log.info,
@@ -70,9 +75,18 @@ class LocalBackend:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
+        """Make it, not started.
+
+        Args:
+            silence_seconds: how long a worker that loads may say nothing.
+            hang_seconds: how long one that serves may.
+            longest_step_seconds: how long one step of its may take.
+        """
         self._config = config
         self._command = tuple(command)
         self._silence_seconds = silence_seconds
+        self._hang_seconds = hang_seconds
+        self._longest_step_seconds = longest_step_seconds
         self._max_stream_bytes = max_stream_bytes
         self._first_delay_seconds = self._delay_seconds = restart_delay_seconds
         self._report = report
@@ -137,6 +151,7 @@ class LocalBackend:
             self._config,
             self._command,
             silence_seconds=self._silence_seconds,
+            heartbeat_seconds=self._hang_seconds / _HEARTBEATS,
             report=self._report,
         )
 
@@ -165,11 +180,31 @@ class LocalBackend:
 
     async def _serve(self, worker: WorkerProcess) -> str:
         """Pass on the worker's events until it is gone; return what is known of the reason."""
+        watchdog = Watchdog(
+            silence_seconds=self._hang_seconds, step_seconds=self._longest_step_seconds
+        )
+        watching = asyncio.create_task(self._kill_when_it_hangs(worker, watchdog))
         try:
-            async for step in worker.steps():
-                self._latest = step.stats
-                for event in step.events:
-                    self._pass_on(worker, event)
+            trouble = await self._listen(worker, watchdog)
+            return watching.result() if watching.done() else trouble
+        finally:
+            watching.cancel()
+
+    async def _kill_when_it_hangs(self, worker: WorkerProcess, watchdog: Watchdog) -> str:
+        reason = await watchdog.watch()
+        self._is_ready = False
+        _log.error("the worker hangs: %s; it is killed", reason)
+        worker.kill()
+        return reason
+
+    async def _listen(self, worker: WorkerProcess, watchdog: Watchdog) -> str:
+        try:
+            async for message in worker.messages():
+                watchdog.heard(message)
+                if isinstance(message, wire.Step):
+                    self._latest = message.stats
+                    for event in message.events:
+                        self._pass_on(worker, event)
         except WireError as error:
             return str(error)
         except Exception:  # a task's edge: a fault here must not leave requests waiting for ever

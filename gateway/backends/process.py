@@ -42,7 +42,7 @@ class WorkerProcess:
     async def submit(self, request: GenerationRequest) -> None:
         """Send `request`, waiting while the worker does not read.
 
-        A connection that breaks meanwhile is not an error here: `steps` ends, and whoever
+        A connection that breaks meanwhile is not an error here: `messages` ends, and whoever
         reads it tells every request.
         """
         self._writer.write(wire.encode(wire.Submit(request)))
@@ -53,16 +53,20 @@ class WorkerProcess:
         """Tell the worker to end a request; unknown and finished ones are ignored there."""
         self._writer.write(wire.encode(wire.Cancel(request_id)))
 
-    async def steps(self) -> AsyncIterator[wire.Step]:
+    async def messages(self) -> AsyncIterator[wire.Step | wire.Heartbeat]:
         """Give what the worker reports until its side of the connection ends.
 
         Raises:
             WireError: it sent what cannot be read, or what has no place here.
         """
         while (message := await _receive(self._reader)) is not None:
-            if not isinstance(message, wire.Step):
+            if not isinstance(message, wire.Step | wire.Heartbeat):
                 raise WireError(f"the worker sent {type(message).__name__} while serving")
             yield message
+
+    def kill(self) -> None:
+        """End the worker now, whatever it does; `messages` ends then."""
+        _kill(self._process)
 
     async def end(self, *, grace_seconds: float) -> None:
         """Ask the worker to stop, kill it when it has not after `grace_seconds`, and reap it.
@@ -85,12 +89,14 @@ async def launch_worker(
     command: Sequence[str],
     *,
     silence_seconds: float,
+    heartbeat_seconds: float,
     report: Callable[[str], None],
 ) -> WorkerProcess:
     """Start `command`, have it load the model of `config`, and return it ready to serve.
 
     Args:
         silence_seconds: how long it may take to connect, and then to say anything.
+        heartbeat_seconds: how often it is to say that it lives, once it serves.
         report: called with each line of progress.
 
     Raises:
@@ -103,7 +109,8 @@ async def launch_worker(
         server = await _listen(path, connected)
         try:
             process = await _spawn([*command, "--socket", str(path)])
-            return await _prepare(process, connected, config, silence_seconds, report)
+            start = wire.Start(config, heartbeat_seconds)
+            return await _prepare(process, connected, start, silence_seconds, report)
         finally:
             server.close()
 
@@ -111,14 +118,14 @@ async def launch_worker(
 async def _prepare(
     process: Process,
     connected: asyncio.Future[Streams],
-    config: EngineConfig,
+    start: wire.Start,
     silence_seconds: float,
     report: Callable[[str], None],
 ) -> WorkerProcess:
     """Bring a spawned worker to the point where it serves; leave nothing of it on any error."""
     try:
         streams = await _first_connection(connected, process, silence_seconds)
-        model = await _load(streams, config, process, silence_seconds, report)
+        model = await _load(streams, start, process, silence_seconds, report)
     except BaseException as error:
         await _discard(process, connected)
         if isinstance(error, (WireError, TimeoutError)):
@@ -172,14 +179,14 @@ async def _first_connection(
 
 async def _load(
     streams: Streams,
-    config: EngineConfig,
+    start: wire.Start,
     process: Process,
     silence_seconds: float,
     report: Callable[[str], None],
 ) -> ModelInfo:
     """Have the worker load its model, passing on its progress."""
     reader, writer = streams
-    writer.write(wire.encode(wire.Start(config)))
+    writer.write(wire.encode(start))
     while True:
         async with asyncio.timeout(silence_seconds):
             message = await _receive(reader)
@@ -190,7 +197,7 @@ async def _load(
                 return model
             case wire.StartFailed(text, is_bad_input):
                 raise BadModelError(text) if is_bad_input else StartError(text)
-            case wire.Step():
+            case wire.Step() | wire.Heartbeat():
                 raise WireError("the worker reported a step before it was ready")
             case None:
                 code = await process.wait()

@@ -17,14 +17,17 @@ READY = "ready "
 async def own_server(arguments: Sequence[str], start_seconds: float = 600) -> AsyncIterator[str]:
     """Run `prefixcache serve --port 0` with `arguments`; give its URL, and stop it in the end.
 
-    What is measured is what was started: the address comes from the process itself.
+    What is measured is what was started: the address comes from the process itself. It ends with
+    this process as well, however that ends: it holds a pipe from here.
 
     Raises:
         BenchError: it did not become ready in time.
     """
     process = await asyncio.create_subprocess_exec(
         sys.executable,
-        *("-m", "gateway.cli", "serve", "--port", "0", "--log-level", "warning", *arguments),
+        *("-m", "gateway.cli", "serve", "--port", "0", "--log-level", "warning"),
+        *("--until-stdin-ends", *arguments),
+        stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
     )
     try:

@@ -1,8 +1,9 @@
 """The worker process: an engine behind a Unix socket.
 
-One thread reads frames into a queue; the main thread steps the engine and writes what each
-step brought. A gateway that does not read makes the write block, and so the engine wait.
-When the gateway goes away, the socket ends, and the worker with it.
+One thread reads frames into a bounded inbox, another one sends signs of life; the main thread
+steps the engine and writes what each step brought. A gateway that does not read makes the write
+block, and so the engine wait. When the gateway goes away, the socket ends, and the worker with it,
+while it loads too.
 """
 
 from __future__ import annotations
@@ -10,17 +11,17 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import queue
 import signal
 import socket
 import sys
 import threading
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 
 from transformers.utils.logging import disable_progress_bar
 
 from prefixcache.engine.engine import Engine
+from prefixcache.engine.heartbeat import Pulse
+from prefixcache.engine.inbox import Inbox
 from prefixcache.errors import ConfigError, EngineError, PrefixCacheError, WireError
 from prefixcache.types import Event, GenerationRequest
 from prefixcache.wire import (
@@ -44,14 +45,16 @@ logger = logging.getLogger(__name__)
 
 
 class Connection:
-    """Frames over a connected stream socket; one reader and one writer at a time."""
+    """Frames over a connected stream socket, for one reader and any number of writers."""
 
     def __init__(self, stream: socket.socket) -> None:
         self._stream = stream
+        self._writing = threading.Lock()
 
     def send(self, message: ToGateway) -> None:
         """Write one frame; blocks while the gateway does not read."""
-        self._stream.sendall(encode(message))
+        with self._writing:
+            self._stream.sendall(encode(message))
 
     def receive(self) -> ToWorker | None:
         """Return the next message, or None when the gateway has closed.
@@ -78,36 +81,40 @@ class Connection:
 class Worker:
     """Moves messages between a connection and an engine until told to stop."""
 
-    def __init__(self, connection: Connection, engine: Engine) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        engine: Engine,
+        inbox: Inbox | None = None,
+        *,
+        heartbeat_seconds: float = 5.0,
+    ) -> None:
+        """Make it. `inbox`: what reads the connection already; None: a thread of this one will."""
         self._connection = connection
         self._engine = engine
-        self._inbox: queue.SimpleQueue[ToWorker] = queue.SimpleQueue()
+        self._inbox = inbox or Inbox()
+        self._is_read = inbox is not None
+        self._pulse = Pulse(connection.send, every_seconds=heartbeat_seconds)
         self._is_stopping = False
 
     def run(self) -> None:
         """Serve until Stop or the end of the connection."""
-        threading.Thread(target=self._read, daemon=True, name="frames").start()
-        while not self._is_stopping:
-            if not self._engine.has_work:
-                with suppress(queue.Empty):  # then the step drops what is overdue
-                    self._apply(self._inbox.get(timeout=self._engine.seconds_to_next_look))
-            self._apply_waiting()
-            events: list[Event] = self._engine.step(poll=self._apply_waiting)
-            self._connection.send(Step(tuple(events), self._engine.stats()))
+        if not self._is_read:
+            start_reading(self._connection, self._inbox)
+        with self._pulse.beating():
+            while not self._is_stopping:
+                self._go_on()
 
-    def _read(self) -> None:
-        """Put every frame into the inbox; the last one is Stop."""
-        try:
-            while (message := self._connection.receive()) is not None:
-                self._inbox.put(message)
-        except (WireError, OSError) as error:
-            if not self._is_stopping:  # then it is our own end that was closed
-                logger.error("the connection to the gateway broke: %s", error)
-        self._inbox.put(Stop())
+    def _go_on(self) -> None:
+        if not self._engine.has_work:  # an idle step drops what is overdue
+            self._inbox.wait(self._engine.seconds_to_next_look)
+        self._apply_waiting()
+        with self._pulse.step():
+            events: list[Event] = self._engine.step(poll=self._apply_waiting)
+        self._connection.send(Step(tuple(events), self._engine.stats()))
 
     def _apply_waiting(self) -> None:
-        while not self._inbox.empty():
-            self._apply(self._inbox.get())
+        self._inbox.take_into(self._apply)
 
     def _apply(self, message: ToWorker) -> None:
         match message:
@@ -127,36 +134,85 @@ class Worker:
             logger.error("a request was dropped: %s", error)
 
 
-def serve(connection: Connection, env: Mapping[str, str]) -> int:
+def start_reading(
+    connection: Connection, inbox: Inbox, *, at_end: Callable[[], None] = lambda: None
+) -> None:
+    """Have a thread read frames into `inbox`; after the last one it puts Stop, calls `at_end`."""
+
+    def read() -> None:
+        try:
+            while (message := connection.receive()) is not None:
+                inbox.put(message)
+        except WireError as error:
+            logger.error("the connection to the gateway broke: %s", error)
+        except OSError as error:
+            logger.info("the connection to the gateway ended: %s", error)
+        inbox.put(Stop())
+        at_end()
+
+    threading.Thread(target=read, daemon=True, name="frames").start()
+
+
+def serve(
+    connection: Connection, env: Mapping[str, str], *, leave: Callable[[], None] = lambda: None
+) -> int:
     """Load what the first message asks for and serve; return the exit status.
 
     A gateway that goes away, at whatever moment, is an end and not an error.
+
+    Args:
+        leave: called, from another thread, when that happens while the model is loaded: nobody
+            would have any use for it.
     """
     try:
-        return _serve(connection, env)
+        return _serve(connection, env, leave)
     except (BrokenPipeError, ConnectionResetError):
         logger.info("the gateway is gone")
         return 0
-    except WireError as error:
-        logger.error("the gateway's first message cannot be read: %s", error)
-        return 1
 
 
-def _serve(connection: Connection, env: Mapping[str, str]) -> int:
-    first = connection.receive()
-    if not isinstance(first, Start):
-        logger.error("the gateway sent %s before a start message", type(first).__name__)
-        return 1
+def _serve(connection: Connection, env: Mapping[str, str], leave: Callable[[], None]) -> int:
+    start = _first_message(connection)
+    if not isinstance(start, Start):
+        return 0 if start is None else _refuse(connection, start)
+    inbox, has_loaded = Inbox(), threading.Event()
+    start_reading(connection, inbox, at_end=lambda: None if has_loaded.is_set() else leave())
     try:
         engine = Engine.load(
-            first.config, env=env, report=lambda line: connection.send(Progress(line))
+            start.config, env=env, report=lambda line: connection.send(Progress(line))
         )
     except PrefixCacheError as error:
+        has_loaded.set()
         connection.send(StartFailed(str(error), is_bad_input=isinstance(error, ConfigError)))
         return 1
+    has_loaded.set()
     connection.send(Ready(engine.info))
-    Worker(connection, engine).run()
+    Worker(connection, engine, inbox, heartbeat_seconds=start.heartbeat_seconds).run()
     return 0
+
+
+def _first_message(connection: Connection) -> Start | str | None:
+    """Return the start message, None when the gateway has gone, a text about anything else."""
+    try:
+        first = connection.receive()
+    except WireError as error:
+        return f"the gateway's first message cannot be read: {error}"
+    if first is None or isinstance(first, Start):
+        return first
+    return f"the gateway sent {type(first).__name__} before a start message"
+
+
+def _refuse(connection: Connection, reason: str) -> int:
+    logger.error("%s", reason)
+    connection.send(StartFailed(reason))
+    return 1
+
+
+def leave_at_once() -> None:
+    """End this process and those it has started, whatever they are doing."""
+    if os.getpgrp() == os.getpid():  # a group of its own, as the gateway starts it
+        os.killpg(os.getpid(), signal.SIGKILL)
+    os._exit(0)
 
 
 def main(arguments: list[str]) -> int:
@@ -172,7 +228,7 @@ def main(arguments: list[str]) -> int:
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stream:
         stream.connect(path)
-        return serve(Connection(stream), os.environ)
+        return serve(Connection(stream), os.environ, leave=leave_at_once)
 
 
 if __name__ == "__main__":

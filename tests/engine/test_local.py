@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +14,7 @@ from prefixcache.engine import CacheUse, LocalModel
 from prefixcache.errors import ConfigError, EngineError, TemplateError, TextError, TokenIdError
 from prefixcache.text import PromptEncoder
 from prefixcache.types import EngineStats, FinishReason, SamplingParams
-from tests.support.models import oracle, prompt_ids, tiny_model
+from tests.support.models import Bench, oracle, prompt_ids, tiny_model
 from tests.support.tokenizers import write_chat_tokenizer
 
 CONFIG = EngineConfig(kv_memory_bytes=1 << 20, block_size_tokens=4)
@@ -195,3 +197,30 @@ def test_settings_that_come_too_late_are_refused(config: EngineConfig) -> None:
     """A model in memory has its weights and place already: asking for others is an error."""
     with pytest.raises(ConfigError, match="in memory"):
         LocalModel.from_model(tiny_model("llama"), config)
+
+
+@pytest.mark.parametrize("moment", ["schedule", "forward", "submit"])
+def test_a_stream_collected_in_the_middle_of_a_call_disturbs_nothing(moment: str) -> None:
+    """A generator that the garbage collector closes within another's step ends after it."""
+    bench = Bench(n_blocks=40)
+    model = LocalModel(bench.engine)
+    left: list[Iterator[str]] = [model.stream(prompt_ids(30, seed=1), SamplingParams(max_tokens=9))]
+    next(left[0])
+    owner: Any = bench.engine.cache if moment == "schedule" else bench.model
+    name = "extend" if moment == "schedule" else "forward"
+    if moment == "submit":
+        owner, name = bench.engine, "_sequence"
+    whole = getattr(owner, name)
+
+    def collecting(*arguments: Any, **options: Any) -> Any:
+        left.clear()  # the last reference: its `finally` runs here
+        bench.engine.cache.check()
+        assert bench.n_held  # it is still in
+        return whole(*arguments, **options)
+
+    setattr(owner, name, collecting)
+    found = model.generate([prompt_ids(12, seed=2)], SamplingParams(max_tokens=6))[0]
+    assert oracle(bench.reference, prompt_ids(12, seed=2), 6).is_same(found.token_ids)
+    assert not left
+    assert bench.n_held == 0
+    bench.engine.cache.check()

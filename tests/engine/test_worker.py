@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import subprocess
 import sys
@@ -25,6 +27,7 @@ from prefixcache.types import (
 from prefixcache.wire import (
     HEADER,
     Cancel,
+    Heartbeat,
     Progress,
     Ready,
     Start,
@@ -79,7 +82,8 @@ class Gateway:
     def events(self, name: str) -> Iterator[tuple[Event, Step]]:
         """Yield a request's events, with the step that brought them, up to its end."""
         while True:
-            step = self.receive()
+            while isinstance(step := self.receive(), Heartbeat):
+                pass
             assert isinstance(step, Step)
             for event in step.events:
                 if event.request_id == name:
@@ -163,6 +167,20 @@ def test_worker_ends_with_its_gateway(gateway: Gateway, model_folder: Path) -> N
     gateway.send(request("long", n_tokens=400))
     next(gateway.events("long"))
     assert gateway.close() == 0
+
+
+@pytest.mark.parametrize("word", ["nothing", "stop"])
+def test_worker_that_loads_ends_with_its_gateway(
+    gateway: Gateway, tmp_path: Path, word: str
+) -> None:
+    """A load that would take for ever ends with the connection, or when it is told to stop."""
+    os.mkfifo(tmp_path / "config.json")  # reading it waits for somebody who writes
+    gateway.send(Start(EngineConfig(model=str(tmp_path), kv_memory_bytes=1 << 20)))
+    assert isinstance(gateway.receive(), Progress)  # it is about to open the file
+    if word == "stop":
+        gateway.send(Stop())
+        gateway.stream.shutdown(socket.SHUT_WR)
+    assert gateway.close() in (0, -signal.SIGKILL)
 
 
 def test_model_that_cannot_load_is_reported(gateway: Gateway, tmp_path: Path) -> None:

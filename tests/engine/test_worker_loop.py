@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from torch import Tensor
 
+from prefixcache.engine.inbox import Inbox
 from prefixcache.engine.plan import Step as Plan
-from prefixcache.engine.worker import Connection, Worker, serve
+from prefixcache.engine.worker import Connection, Worker, serve, start_reading
 from prefixcache.index import pack
 from prefixcache.types import (
     Delta,
@@ -28,10 +29,13 @@ from prefixcache.types import (
 from prefixcache.wire import (
     HEADER,
     Cancel,
+    Heartbeat,
     Start,
+    StartFailed,
     Step,
     Stop,
     Submit,
+    ToGateway,
     ToWorker,
     decode_to_gateway,
     encode,
@@ -73,7 +77,16 @@ def submission(name: str, n_prompt: int = 9, n_tokens: int = 4) -> Submit:
 class LoopBench:
     """A tiny engine in a worker's loop, on a thread; the test is the gateway."""
 
-    def __init__(self, max_step_tokens: int, **settings: Any) -> None:
+    def __init__(
+        self,
+        max_step_tokens: int,
+        *,
+        heartbeat_seconds: float = 5.0,
+        inbox: Inbox | None = None,
+        **settings: Any,
+    ) -> None:
+        self._heartbeat_seconds = heartbeat_seconds
+        self._inbox = inbox
         self.bench = Bench(max_step_tokens=max_step_tokens, **settings)
         self._ours, theirs = socket.socketpair()
         self._ours.settimeout(30)
@@ -84,7 +97,14 @@ class LoopBench:
 
     def _serve(self) -> None:
         with suppress(BrokenPipeError, ConnectionResetError):  # as the process does
-            Worker(self.connection, self.bench.engine).run()
+            if self._inbox is not None:
+                start_reading(self.connection, self._inbox)
+            Worker(
+                self.connection,
+                self.bench.engine,
+                self._inbox,
+                heartbeat_seconds=self._heartbeat_seconds,
+            ).run()
 
     def send(self, message: ToWorker) -> None:
         self._n_sent += 1
@@ -114,9 +134,13 @@ class LoopBench:
         self.bench.model.forward = watched  # type: ignore[method-assign]
 
     def step(self) -> Step:
-        message = decode_to_gateway(self._read(payload_length(self._read(HEADER.size))))
+        while isinstance(message := self.receive(), Heartbeat):
+            pass
         assert isinstance(message, Step)
         return message
+
+    def receive(self) -> ToGateway:
+        return decode_to_gateway(self._read(payload_length(self._read(HEADER.size))))
 
     def events(self, name: str) -> list[Event]:
         """Return a request's events up to its end."""
@@ -215,7 +239,93 @@ def test_a_first_frame_that_cannot_be_read_is_logged(caplog: pytest.LogCaptureFi
     with ours, theirs:
         ours.sendall(b"\x09\x00\x00\x00\x01x")
         assert serve(Connection(theirs), {}) == 1
+        reply = decode_to_gateway(ours.recv(1000)[HEADER.size :])
     assert "version 9" in caplog.text
+    assert isinstance(reply, StartFailed)
+    assert "version 9" in reply.message
+
+
+@pytest.mark.parametrize("message", [Stop(), submission("early")])
+def test_a_first_frame_that_is_no_start_is_refused(message: ToWorker) -> None:
+    """The gateway is told what it sent."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.sendall(encode(message))
+        assert serve(Connection(theirs), {}) == 1
+        reply = decode_to_gateway(ours.recv(1000)[HEADER.size :])
+    assert isinstance(reply, StartFailed)
+    assert type(message).__name__ in reply.message
+
+
+def test_a_gateway_that_goes_without_a_word_is_no_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The connection ends before the first frame: status 0, and nothing in the log."""
+    ours, theirs = socket.socketpair()
+    ours.close()
+    with theirs:
+        assert serve(Connection(theirs), {}) == 0
+    assert caplog.text == ""
+
+
+def assert_set(event: threading.Event) -> None:
+    assert event.wait(30)
+
+
+def test_a_worker_lives_while_a_step_runs() -> None:
+    """Heartbeats come in the middle of a step, with the time that it has taken until then."""
+    loop = LoopBench(max_step_tokens=64, heartbeat_seconds=0.01)
+    go_on = threading.Event()
+    try:
+        loop.during_forward(1, lambda: assert_set(go_on))
+        loop.submit("r")
+        loop.thread.start()
+        beats: list[float] = []
+        while len(beats) < 4:
+            message = loop.receive()
+            assert isinstance(message, Heartbeat)  # the step's own report is not there yet
+            if message.step_seconds:
+                beats.append(message.step_seconds)
+        assert beats == sorted(set(beats))
+        go_on.set()
+        assert isinstance(loop.events("r")[-1], Finished)
+        while not isinstance(message := loop.receive(), Heartbeat) or message.step_seconds:
+            pass  # idle again, it still beats
+    finally:
+        go_on.set()
+        loop.close()
+
+
+def test_frames_push_back_while_a_step_runs_and_cancels_come_through() -> None:
+    """A flood during a forward waits in the socket; a cancel behind it counts for that forward."""
+    inbox = Inbox(limit_bytes=20_000)
+    loop = LoopBench(max_step_tokens=64, inbox=inbox, max_waiting_requests=1)
+    most_bytes: list[int] = []
+
+    def flood() -> None:
+        for number in range(400):
+            loop.send(submission(f"flood{number}", n_prompt=500))
+        loop.send(Cancel(RequestId("r")))
+
+    flooding = threading.Thread(target=flood)
+
+    def start_flood() -> None:
+        flooding.start()
+        flooding.join(0.3)  # time for a reader without a bound to read it all
+        assert flooding.is_alive()
+        most_bytes.append(inbox.n_bytes)
+
+    loop.during_forward(1, start_flood)
+    loop.submit("r")
+    try:
+        loop.thread.start()
+        events = loop.events("r")
+        assert not [event for event in events if isinstance(event, Delta)]
+        assert isinstance(events[-1], Failed)
+        assert 0 < most_bytes[0] <= 20_000
+    finally:
+        flooding.join(30)
+        loop.close()
 
 
 def test_an_idle_worker_drops_what_is_overdue() -> None:

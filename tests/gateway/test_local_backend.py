@@ -14,10 +14,22 @@ import pytest
 
 from gateway.backends.local import LocalBackend
 from gateway.errors import BadModelError, NotReadyError, StartError
+from prefixcache import wire
 from prefixcache.config import EngineConfig
 from prefixcache.types import Delta, Failed, FailureKind, Finished, Started
 from tests.gateway.test_backends import events_of, make_request
-from tests.support.fake_worker import BAD, DIE, ENDLESS, EXIT_CODE, FLOOD, GARBAGE, HUGE, SILENT
+from tests.support.fake_worker import (
+    BAD,
+    DIE,
+    ENDLESS,
+    EXIT_CODE,
+    FLOOD,
+    FREEZE,
+    GARBAGE,
+    HUGE,
+    SILENT,
+    STUCK,
+)
 from tests.support.waiting import until
 
 FAKE = (sys.executable, "-m", "tests.support.fake_worker")
@@ -50,7 +62,7 @@ async def until_ready(backend: LocalBackend) -> None:
     [
         ("exit", f"exit code {EXIT_CODE}"),
         ("fail", "no such model"),
-        ("version", "version 2"),
+        ("version", f"version {wire.VERSION + 1}"),
         ("hang", "said nothing for 1 seconds"),
     ],
 )
@@ -125,6 +137,49 @@ async def test_death_fails_what_is_in_flight_and_the_worker_comes_back() -> None
         await until_ready(backend)
         assert restarts == [1]
         assert isinstance((await events_of(backend, make_request("d")))[-1], Finished)
+
+
+@pytest.mark.parametrize(
+    ("trouble", "limits", "said"),
+    [
+        (FREEZE, {"hang_seconds": 0.6}, "nothing for 0.6 seconds"),
+        (STUCK, {"hang_seconds": 0.6, "longest_step_seconds": 0.3}, "more than 0.3 seconds"),
+    ],
+)
+async def test_a_worker_that_hangs_is_killed_and_started_again(
+    trouble: int, limits: dict[str, float], said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One that is frozen, or whose step never ends, is as good as dead; the log says which."""
+    restarts: list[int] = []
+    async with local_backend(on_restart=lambda: restarts.append(1), **limits) as backend:
+        events = await asyncio.wait_for(events_of(backend, make_request("a", trouble)), 20)
+        assert isinstance(events[-1], Failed)
+        assert events[-1].kind is FailureKind.WORKER_DIED
+        await until_ready(backend)
+        assert restarts == [1]
+        assert isinstance((await events_of(backend, make_request("b")))[-1], Finished)
+    assert said in caplog.text
+
+
+async def test_a_worker_that_is_idle_or_slow_is_left_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Many times the limit with nothing to say, or a request that gives nothing, is no hang."""
+    async with local_backend(hang_seconds=0.6, longest_step_seconds=0.3) as backend:
+        await asyncio.sleep(1.5)
+        running = asyncio.create_task(events_of(backend, make_request("a", SILENT)))
+        await asyncio.sleep(1.5)
+        assert backend.is_ready
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    assert "hangs" not in caplog.text
+
+
+async def test_loading_is_never_held_to_hang() -> None:
+    """Before it serves, only the silence allowed for a start counts."""
+    starting = local_backend("--start", "slow", hang_seconds=0.1, longest_step_seconds=0.1)
+    async with starting as backend:
+        assert backend.is_ready
 
 
 async def test_totals_go_on_over_a_death() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import socket
 import threading
 import time
@@ -36,7 +37,7 @@ from prefixcache.types import (
 )
 
 DIE, FLOOD, GARBAGE, SILENT, ENDLESS, BAD = range(1, 7)  # first ids that ask for trouble
-HUGE = 666
+HUGE, FREEZE, STUCK = 666, 667, 668
 EXIT_CODE = 13
 POOL_BLOCKS = 8
 VOCABULARY = 10_000
@@ -134,7 +135,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--socket", required=True)
     parser.add_argument(
-        "--start", default="ok", choices=("ok", "hang", "fail", "bad", "exit", "version")
+        "--start", default="ok", choices=("ok", "slow", "hang", "fail", "bad", "exit", "version")
     )
     parser.add_argument("--fail-if", help="fail to start while this file is there; remove it")
     options = parser.parse_args()
@@ -146,7 +147,7 @@ def main() -> None:
     assert isinstance(first, wire.Start)
     print("this line must not reach the gateway's standard output", flush=True)
     start(connection, first, how=how_to_start(options.start, options.fail_if))
-    serve(connection)
+    serve(connection, first.heartbeat_seconds)
 
 
 def how_to_start(asked: str, fail_if: str | None) -> str:
@@ -158,6 +159,8 @@ def how_to_start(asked: str, fail_if: str | None) -> str:
 
 def start(connection: Connection, message: wire.Start, *, how: str) -> None:
     connection.sendall(wire.encode(wire.Progress("loading nothing")))
+    if how == "slow":
+        time.sleep(1)
     if how == "hang":
         time.sleep(600)
     if how in ("fail", "bad"):
@@ -183,10 +186,33 @@ def start(connection: Connection, message: wire.Start, *, how: str) -> None:
     connection.sendall(wire.encode(wire.Ready(model)))
 
 
-def serve(connection: Connection) -> None:
+class Pulse:
+    """Says every so often that this process lives, and since when it has been stuck."""
+
+    def __init__(self, connection: Connection, every_seconds: float) -> None:
+        self._connection = connection
+        self._every_seconds = every_seconds
+        self._stuck_since: float | None = None
+        self.writing = threading.Lock()
+        threading.Thread(target=self._beat, daemon=True).start()
+
+    def be_stuck(self) -> None:
+        self._stuck_since = time.monotonic()
+        time.sleep(600)
+
+    def _beat(self) -> None:
+        while True:
+            time.sleep(self._every_seconds)
+            began = self._stuck_since
+            seconds = 0.0 if began is None else time.monotonic() - began
+            with self.writing:
+                self._connection.sendall(wire.encode(wire.Heartbeat(seconds)))
+
+
+def serve(connection: Connection, heartbeat_seconds: float) -> None:
     inbox: SimpleQueue[wire.ToWorker] = SimpleQueue()
     threading.Thread(target=read_into, args=(connection, inbox), daemon=True).start()
-    engine = FakeEngine()
+    engine, pulse = FakeEngine(), Pulse(connection, heartbeat_seconds)
     while True:
         events: list[Event] = []
         for message in waiting_messages(inbox, wait=engine.stats.running == 0):
@@ -194,20 +220,25 @@ def serve(connection: Connection) -> None:
                 case wire.Stop():
                     return
                 case wire.Submit(request):
-                    cause_trouble(connection, request)
+                    cause_trouble(connection, request, pulse)
                     events += engine.submit(request)
                 case wire.Cancel(request_id):
                     events += engine.cancel(request_id)
         events += engine.step()
         engine.account(events)
-        connection.sendall(wire.encode(wire.Step(tuple(events), engine.stats)))
+        with pulse.writing:
+            connection.sendall(wire.encode(wire.Step(tuple(events), engine.stats)))
         time.sleep(0.001)
 
 
-def cause_trouble(connection: Connection, request: GenerationRequest) -> None:
+def cause_trouble(connection: Connection, request: GenerationRequest, pulse: Pulse) -> None:
     match unpack(request.token_ids)[0]:
         case trouble if trouble == DIE:
             os._exit(EXIT_CODE)
+        case trouble if trouble == FREEZE:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        case trouble if trouble == STUCK:
+            pulse.be_stuck()
         case trouble if trouble == GARBAGE:
             connection.sendall(wire.HEADER.pack(wire.VERSION, 3) + b"\xc1\xc1\xc1")
         case trouble if trouble == HUGE:
