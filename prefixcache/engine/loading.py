@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
@@ -15,15 +14,12 @@ from prefixcache.config import EngineConfig
 from prefixcache.engine.default_model import DEFAULT_MODEL
 from prefixcache.engine.model import PagedModel
 from prefixcache.engine.resolve import resolve_model, serving_folder
+from prefixcache.engine.resources import kv_memory_bytes, usable_device, use_threads
 from prefixcache.engine.selfcheck import N_TOKENS, check_model
 from prefixcache.errors import ConfigError, ModelError
 from prefixcache.kv import KVLayout, KVStore
 from prefixcache.text import Tokenizer
 from prefixcache.types import ModelInfo
-
-HOST_SHARE = 0.25  # of the memory that is free at start
-HOST_LIMIT_BYTES = 4 * 1024**3
-DEVICE_SHARE = 0.8  # of what a GPU has free once the weights are there
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +37,10 @@ def load_model(
 ) -> LoadedModel:
     """Load what `config.model` names; see `Engine.load` for arguments and errors."""
     if config.threads is not None:
-        torch.set_num_threads(config.threads)
+        use_threads(config.threads)
+    device = usable_device(config.device)
     source = resolve_model(config.model, env=env, report=report)
     folder = serving_folder(source, env=env, report=report)
-    device = _device(config.device)
     report(f"loading {source} on {device}")
     try:
         model, found = AutoModelForCausalLM.from_pretrained(
@@ -114,17 +110,6 @@ def _short_name(model: str) -> str:
     return path.resolve().stem if path.is_file() else path.resolve().name
 
 
-def _device(wanted: str) -> torch.device:
-    if wanted == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(wanted)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise ConfigError("device", wanted, f"cannot be used here: {error}") from error
-    return device
-
-
 def _dtype(wanted: str, device: torch.device) -> torch.dtype | str:
     if wanted == "auto":
         return torch.float32 if device.type == "cpu" else "auto"
@@ -134,7 +119,7 @@ def _dtype(wanted: str, device: torch.device) -> torch.dtype | str:
 
 
 def _pool_blocks(layout: KVLayout, config: EngineConfig, device: torch.device) -> int:
-    memory_bytes = config.kv_memory_bytes or _free_share(device)
+    memory_bytes = kv_memory_bytes(config.kv_memory_bytes, device)
     n_blocks = layout.blocks_within(memory_bytes)
     least = -(-N_TOKENS // config.block_size_tokens) + 1
     if n_blocks < least:
@@ -142,12 +127,6 @@ def _pool_blocks(layout: KVLayout, config: EngineConfig, device: torch.device) -
         reason = f"holds {n_blocks} blocks of {block_bytes} bytes; at least {least} are needed"
         raise ConfigError("kv_memory_bytes", memory_bytes, reason)
     return n_blocks
-
-
-def _free_share(device: torch.device) -> int:
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0] * DEVICE_SHARE)
-    return min(int(psutil.virtual_memory().available * HOST_SHARE), HOST_LIMIT_BYTES)
 
 
 def _max_tokens(model: PreTrainedModel, config: EngineConfig, n_blocks: int) -> int:
