@@ -71,7 +71,12 @@ class Turns:
         self._sort()
 
     def next(self) -> Sequence | None:
-        """Return whose turn it is, None when all were offered. Cost: the tenants who wait."""
+        """Return whose turn it is; None: all were offered, or one may not be passed any more.
+
+        Cost: the tenants who wait, and those who wait of one of them.
+        """
+        if any(map(self._queue.must_be_next, self._passed)):
+            return None
         while self._levels:
             level = self._levels[0]
             if self._resumed[level]:
@@ -89,8 +94,9 @@ class Turns:
     def admit(self, sequence: Sequence) -> None:
         """Take one out of the queue, and count it for those whom it passes. Cost: all who wait."""
         self._queue.remove(sequence)
+        is_new = sequence.cached_tokens is None  # else it comes back to what it had
         for other in self._queue:
-            if other.is_before(sequence) and other not in self._passed:
+            if is_new and other.is_before(sequence) and other not in self._passed:
                 other.n_overtaken += 1
         for other in self._passed:
             other.n_overtaken += 1
@@ -98,7 +104,9 @@ class Turns:
     def _take(self, tenants: dict[str, deque[Sequence]]) -> Sequence:
         shares = self._queue.tenants
         tenant = min(tenants, key=lambda name: (shares.had(name), tenants[name][0].serial))
-        sequence = tenants[tenant].popleft()
+        own = tenants[tenant]
+        sequence = next(filter(self._queue.must_be_next, own), own[0])
+        own.remove(sequence)
         if not tenants[tenant]:
             del tenants[tenant]
         return sequence
