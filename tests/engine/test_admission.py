@@ -141,6 +141,38 @@ def test_those_who_fit_pass_one_who_does_not() -> None:
         assert expected.is_same(bench.answers["large"].token_ids)
 
 
+def test_the_limit_of_overtakes_holds_within_one_step() -> None:
+    """Several who fit are there at once: no more of them pass than may."""
+    bench = Bench(n_blocks=24, growth_blocks=0, max_overtakes=3)
+    bench.submit("holder", prompt_ids(40, seed=1), 12)
+    bench.step()
+    bench.submit("large", prompt_ids(60, seed=2), 2)
+    for number in range(8):
+        bench.submit(f"s{number}", prompt_ids(4, seed=10 + number), 2)
+    assert starts_of_a_step(bench) == ["s0", "s1", "s2"]
+    assert started(bench)[0] == "large"
+
+
+def test_a_full_pool_degrades_step_by_step() -> None:
+    """First what is cached goes, then somebody waits, then somebody gives way; all are served."""
+    bench = Bench(n_blocks=24, growth_blocks=0, max_waiting_requests=2)
+    bench.run(prompt_ids(60, seed=1), 1)
+    for number in range(4):
+        bench.submit(f"r{number}", prompt_ids(30, seed=2 + number), 20)
+        bench.step()
+    stats = bench.engine.stats()
+    assert stats.evicted_blocks_total > 0
+    assert (stats.running, stats.waiting) == (2, 2)
+    for number in range(3):
+        bench.submit(f"more{number}", prompt_ids(30, seed=9 + number), 2)
+    bench.drain()
+    assert bench.engine.stats().preemptions_total > 0
+    assert bench.answers["more2"].failed.kind is FailureKind.OVERLOADED
+    for number in range(4):
+        expected = oracle(bench.reference, prompt_ids(30, seed=2 + number), 20)
+        assert expected.is_same(bench.answers[f"r{number}"].token_ids)
+
+
 def test_twins_who_wait_for_a_reader_do_not_fill_the_queue() -> None:
     """They count less than others, but not without end: at twice the limit all are refused."""
     bench = Bench(max_waiting_requests=4, max_step_tokens=4, max_running_requests=2)

@@ -6,6 +6,7 @@ from typing import TypeGuard
 
 import pytest
 
+from prefixcache.engine.scheduler import MOST_WAITS
 from prefixcache.types import Event, Finished, RequestId, Started
 from tests.support.models import Bench, oracle, prompt_ids
 
@@ -113,3 +114,54 @@ def test_a_twin_of_a_request_that_was_preempted_does_not_wait_for_its_answer() -
     for name, n in (("older", 24), ("younger", 40), ("twin", 2)):
         assert len(bench.answers[name].token_ids) == n
     assert bench.engine.stats().pool.held == 0
+
+
+def test_twins_of_a_preempted_reader_wait_for_it_again() -> None:
+    """Elected to go on, they find the reader back at work, and let it read for all of them."""
+    bench = Bench(max_step_tokens=4)
+    prompts = {name: [*SHARED, *SHARED, ord(name[0])] for name in ("reader", "twin", "other")}
+    for name, prompt in prompts.items():
+        bench.submit(name, prompt, 3)
+    for _ in range(3):
+        bench.step()
+    scheduler = bench.engine._scheduler
+    scheduler._preempt(scheduler.running[0])
+    bench.drain()
+    assert bench.engine.stats().computed_tokens_total == 24 + 3 * 3
+    for name, prompt in prompts.items():
+        assert oracle(bench.reference, prompt, 3).is_same(bench.answers[name].token_ids)
+
+
+def test_a_reader_that_is_preempted_over_and_over_holds_no_twin_for_ever() -> None:
+    """After some waits a twin waits no more, whoever is at work on what it begins with."""
+    bench = Bench(max_step_tokens=4)
+    bench.submit("reader", [*SHARED, *SHARED, 1], 3)
+    bench.submit("twin", [*SHARED, *SHARED, 2], 3)
+    scheduler = bench.engine._scheduler
+    twin = bench.engine._answers.in_flight[RequestId("twin")]
+    for _ in range(MOST_WAITS):
+        bench.step()
+        assert twin.is_behind_twin
+        scheduler._preempt(scheduler.running[0])
+        bench.engine.cache.evict(100)
+    bench.step()
+    assert not twin.is_behind_twin
+    bench.drain()
+    assert bench.answers["twin"].finished.usage.output_tokens == 3
+
+
+def test_nobody_waits_for_one_who_waits() -> None:
+    """When the reader is gone and its heir finds no room, who fits reads the prefix itself."""
+    bench = Bench(n_blocks=16, max_step_tokens=8, growth_blocks=0)
+    bench.submit("holder", prompt_ids(8, seed=5), 30)
+    bench.step()
+    bench.submit("reader", [*SHARED, 1], 2)
+    bench.submit("large", [*SHARED, *prompt_ids(44, seed=6)], 1)
+    bench.submit("small", [*SHARED, 2], 1)
+    bench.step()
+    bench.engine.cancel(RequestId("reader"))
+    bench.step_until(lambda: bench.answers["small"].ending, max_steps=6)
+    assert bench.answers["holder"].ending is None
+    assert bench.answers["large"].ending is None
+    bench.drain()
+    assert bench.answers["large"].finished

@@ -79,7 +79,7 @@ class Storm:
         """
         self.rng = rng = random.Random(seed)
         self._preempt_rate, self._cancel_rate = preempt_rate, cancel_rate
-        settings = {
+        settings: dict[str, Any] = {
             "block_size_tokens": rng.choice([1, 3, 4, 8, 16]),
             "n_tokens": rng.choice([64, 100, 200]),
             "architecture": rng.choice(["qwen2-mixed", "mistral-window", "llama", "gpt2"]),
