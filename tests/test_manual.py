@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import re
+from pathlib import Path
+
 import pytest
 
 from examples import attention_speed
@@ -18,7 +22,9 @@ from examples.index_speed import (
     render,
     rivals_table,
 )
+from gateway.config import Settings
 
+SCHEDULING = Path(__file__).parent.parent / "gateway/manual/scheduling.md"
 RESULT = {
     "engines": [US, "other"],
     "rows": [
@@ -93,3 +99,14 @@ def test_sharing_pays_as_it_must() -> None:
     (row,) = (row for row in rows if (row["streams"], row["prefix_tokens"]) == (8, 4096))
     assert row["shared_to_alone"] <= 0.35
     assert row["shared_ms"] < row["apart_ms"] < row["alone_ms"]
+
+
+def test_the_settings_of_the_scheduling_page_have_their_defaults() -> None:
+    """Each number or name in a table of settings is what the server starts with."""
+    settings = Settings()
+    found = re.findall(r"^\| `(\w+)` \| (\S+) \|", SCHEDULING.read_text(encoding="utf-8"), re.M)
+    assert len(found) == 10
+    for name, shown in found:
+        table = settings.server if hasattr(settings.server, name) else settings.engine
+        default = None if shown == "none" else json.loads(shown.strip("`"))
+        assert getattr(table, name) == default, name
