@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from transformers import PreTrainedModel
@@ -16,6 +14,7 @@ from prefixcache.engine.answers import Answers
 from prefixcache.engine.budget import StepBudget
 from prefixcache.engine.counters import Counters
 from prefixcache.engine.deadlines import Deadlines
+from prefixcache.engine.deferred import Cancels
 from prefixcache.engine.loading import LoadedModel, load_model, prepare_model
 from prefixcache.engine.runner import Runner
 from prefixcache.engine.sampling import Sampler
@@ -85,8 +84,7 @@ class Engine:
         self._counters = Counters()
         self._answers = Answers(self.cache, self._scheduler, self.info, self._counters)
         self._deadlines = Deadlines(clock, max_queue_seconds=config.max_queue_seconds)
-        self._is_busy = False  # in the middle of a change
-        self._to_cancel: deque[RequestId] = deque()
+        self._cancels = Cancels(self._cancel)
 
     @classmethod
     def load(
@@ -154,7 +152,7 @@ class Engine:
         """
         if request.request_id in self._answers.in_flight:
             raise EngineError(f"request id {request.request_id!r} is in use")
-        with self._busy():
+        with self._cancels.held():
             refusal = self._refusal(request)
             if refusal is not None:
                 self._answers.refuse(request.request_id, *refusal)
@@ -166,9 +164,7 @@ class Engine:
 
     def cancel(self, request_id: RequestId) -> None:
         """End a request: no token follows, its blocks are released. Unknown ids are ignored."""
-        self._to_cancel.append(request_id)
-        if not self._is_busy:
-            self._cancel_due()
+        self._cancels(request_id)
 
     def step(self, poll: Callable[[], None] | None = None) -> list[Event]:
         """Run one batch through the model.
@@ -180,17 +176,16 @@ class Engine:
         Returns:
             What happened since the last call, in order.
         """
-        with self._busy():
+        with self._cancels.held():
             if self._config.eviction_policy == "ttl":
                 self.cache.expire()
-            self._expire_requests()
+            for overdue in self._deadlines.overdue():
+                self._answers.expire(*overdue)
             shares = self._schedule()
             if shares:
                 self._counters.steps += 1
                 outcomes = self._runner.run(shares)
-                self._cancel_due()
-                if poll is not None:
-                    self._call(poll)
+                self._cancels.pause(poll or _nothing)
                 self._answers.take(shares, outcomes)
         return self._answers.events()
 
@@ -210,40 +205,10 @@ class Engine:
             misses=dict(self._counters.misses),
         )
 
-    @contextmanager
-    def _busy(self) -> Iterator[None]:
-        """Put off what `cancel` is told meanwhile to the end."""
-        was_busy, self._is_busy = self._is_busy, True
-        try:
-            yield
-        finally:
-            self._is_busy = was_busy
-            if not was_busy:
-                self._cancel_due()
-
-    def _call(self, poll: Callable[[], None]) -> None:
-        """Let others change what they like between two parts of a step."""
-        self._is_busy = False
-        try:
-            poll()
-        finally:
-            self._is_busy = True
-
-    def _cancel_due(self) -> None:
-        was_busy, self._is_busy = self._is_busy, True
-        while self._to_cancel:
-            sequence = self._answers.in_flight.get(self._to_cancel.popleft())
-            if sequence is not None:
-                self._answers.fail(sequence, FailureKind.CANCELLED, "the request was cancelled")
-        self._is_busy = was_busy
-
-    def _expire_requests(self) -> None:
-        for sequence, kind in self._deadlines.overdue():
-            limit_seconds = sequence.request.deadline_seconds
-            if kind is FailureKind.QUEUE_TIMEOUT:
-                limit_seconds = self._config.max_queue_seconds
-            assert limit_seconds is not None
-            self._answers.expire(sequence, kind, limit_seconds)
+    def _cancel(self, request_id: RequestId) -> None:
+        sequence = self._answers.in_flight.get(request_id)
+        if sequence is not None:
+            self._answers.fail(sequence, FailureKind.CANCELLED, "the request was cancelled")
 
     def _schedule(self) -> list[Share]:
         """Return what the step computes; tell who was admitted, and who never can be."""
@@ -286,3 +251,7 @@ class Engine:
             sampler=Sampler(request.sampling),
             text=text,
         )
+
+
+def _nothing() -> None:
+    """Do nothing."""

@@ -50,6 +50,11 @@ class Sequence:
         return self.n_tokens - self.n_computed
 
     @property
+    def n_feedable(self) -> int:
+        """How many of `n_pending` one step may take."""
+        return self.n_pending
+
+    @property
     def is_behind_twin(self) -> bool:
         """Whether somebody who runs is reading what it begins with, so that it better waits."""
         return self.waiter is not None and self.waiter.leader is not None

@@ -49,7 +49,7 @@ class PromptShares:
     def has_share_for(self, sequence: Sequence, n_pending: int) -> bool:
         """Whether one with so much to read would get a part of the step. Cost: the readers."""
         place = self._level(sequence), n_pending
-        before = sum(each.n_pending for each in self._readers if self._place(each) <= place)
+        before = sum(each.n_feedable for each in self._readers if self._place(each) <= place)
         oldest = self._oldest()
         if oldest is not None and self._place(oldest) > place:
             before += self._oldest_part(oldest)
@@ -65,7 +65,7 @@ class PromptShares:
             left -= parts[oldest]
         in_order = sorted(self._readers, key=self._place)
         for sequence in in_order:
-            more = min(sequence.n_pending - parts[sequence], left)
+            more = min(sequence.n_feedable - parts[sequence], left)
             parts[sequence] += more
             left -= more
         self._finish_small_rests(in_order, parts)
@@ -74,7 +74,7 @@ class PromptShares:
     def _finish_small_rests(self, in_order: list[Sequence], parts: dict[Sequence, int]) -> None:
         spare = min(self._most - sum(parts.values()), self._aim // OVERSHOOT)
         for sequence in in_order:
-            rest = sequence.n_pending - parts[sequence]
+            rest = sequence.n_feedable - parts[sequence]
             if parts[sequence] and rest <= spare:
                 parts[sequence] += rest
                 spare -= rest
@@ -83,7 +83,7 @@ class PromptShares:
         return min(self._readers, key=self._level, default=None)
 
     def _oldest_part(self, oldest: Sequence) -> int:
-        return min(oldest.n_pending, max(self._aim // OLDEST_PART, 1))
+        return min(oldest.n_feedable, max(self._aim // OLDEST_PART, 1))
 
     def _place(self, sequence: Sequence) -> tuple[int, int]:
         return self._level(sequence), sequence.n_pending

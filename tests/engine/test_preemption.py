@@ -111,3 +111,15 @@ def test_growing_requests_take_blocks_in_portions(growth_blocks: int, n_held: in
     bench.step()
     assert bench.n_held == n_held
     bench.drain()
+
+
+def test_nobody_passes_one_whose_answer_has_begun() -> None:
+    """A request that would fit beside the older one waits until the preempted one is back."""
+    bench = crowded(12, 20, 8, 24)
+    bench.submit("late", prompt_ids(3, seed=9), 1)
+    n_before = len(bench.answers["second"].token_ids)
+    bench.step_until(lambda: bench.answers["late"].token_ids)
+    assert len(bench.answers["second"].token_ids) >= n_before
+    assert bench.answers["first"].ending is not None
+    bench.drain()
+    assert_answers_as_alone(bench, 20, 8, 24)
