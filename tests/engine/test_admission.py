@@ -38,6 +38,7 @@ def test_who_gives_way_is_the_youngest_of_the_lowest_priority() -> None:
     """An older request of a higher number is preempted before a younger one of a lower number."""
     bench = Bench(n_blocks=12, growth_blocks=0)
     bench.submit("old", prompt_ids(16, seed=1), 20, priority=1)
+    bench.step()
     bench.submit("young", prompt_ids(16, seed=2), 20)
     bench.step_until(lambda: bench.engine.stats().preemptions_total)
     bench.step_until(lambda: bench.answers["young"].ending is not None)

@@ -128,3 +128,14 @@ def test_nobody_is_overtaken_more_often_than_set(most: int) -> None:
         bench.submit(f"warm{number}", [*warm, number], 1)
         names += [event.request_id for event in bench.step() if isinstance(event, Started)]
     assert names.index("cold") == most
+
+
+def test_the_limit_of_overtakes_holds_among_those_of_one_step() -> None:
+    """With room for all at once, a cold one is admitted after as many warm ones as may pass it."""
+    bench = Bench(max_overtakes=2)
+    warm = prompt_ids(24, seed=9)
+    bench.run(warm, 1)
+    bench.submit("cold", prompt_ids(8), 1)
+    for number in range(5):
+        bench.submit(f"warm{number}", [*warm, number], 1)
+    assert started(bench) == ["warm0", "warm1", "cold", "warm2", "warm3", "warm4"]
