@@ -24,11 +24,12 @@ _T = TypeVar("_T")
         "policies": "gateway.bench_policies:policies",
         "index": "gateway.bench_index:index",
         "attention": "gateway.bench_attention:attention",
+        "serve": "gateway.bench_serve:serve",
     },
     epilog="Example: prefixcache bench first-token --prefix 1024",
 )
 def bench() -> None:
-    """Measure this machine with our own parts."""
+    """Measure our own parts on this machine, and servers."""
 
 
 def each(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import click
 
 from gateway.bench import save
 from gateway.client.first_token import Row, as_data, as_table, measure
-from gateway.client.own_server import own_server
+from gateway.client.own_server import own_server, run_to_the_end
 from prefixcache.bench.straight import StraightStep
 from prefixcache.config import EngineConfig
 
@@ -51,9 +50,9 @@ def first_token(
     )
 
     async def run() -> list[Row]:
-        async with own_server(["--model", model] if model else []) as url:
+        async with own_server(["--model", model] if model else []) as own:
             return await measure(
-                url,
+                own.url,
                 straight,
                 prefix_tokens=prefix_tokens,
                 new_tokens=new_tokens,
@@ -61,7 +60,7 @@ def first_token(
                 seed=seed,
             )
 
-    rows = asyncio.run(run())
+    rows = run_to_the_end(run())
     click.echo(as_table(rows))
     if json_file is not None:
         save(json_file, {"model": model or "SmolLM2-135M-Instruct", "rows": as_data(rows)})

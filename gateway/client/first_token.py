@@ -9,17 +9,9 @@ from dataclasses import asdict, dataclass
 
 import aiohttp
 
-from gateway.client.streaming import BenchError, timed_completion
+from gateway.client.prompts import WORDS
+from gateway.client.streaming import BenchError, stream_completion
 from prefixcache.bench.straight import StraightStep
-
-WORDS = """
-    time year people way day man thing woman life child world school state family student group
-    country problem hand part place case week company system program question work number night
-    point home water room mother area money story fact month lot right study book eye job word
-    business issue side kind head house service friend father power hour game line end member law
-    car city community name team minute idea kid body information back parent face others level
-    office door health person art war history party result change morning reason research girl
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +34,7 @@ class PromptMaker:
     def __init__(self, straight: StraightStep, rng: random.Random) -> None:
         self._straight = straight
         self._rng = rng
-        candidates = (f" {word}" for word in WORDS.split())
-        self._words = [word for word in candidates if len(self.token_ids(word)) == 1]
+        self._words = [word for word in WORDS if len(self.token_ids(word)) == 1]
 
     def text(self, n_tokens: int) -> str:
         """Return fresh text of `n_tokens` tokens."""
@@ -104,16 +95,16 @@ async def _turn(
     ids = [maker.token_ids(prompt) for prompt in prompts]
     if any(len(each) != n_prefix + n_new for each in ids):
         raise BenchError(f"made a prompt of {len(ids[0])} tokens, not {n_prefix + n_new}")
-    times = [
-        await timed_completion(session, url, model=model, prompt=prompt, max_tokens=2)
-        for prompt in prompts
+    body = {"model": model, "max_tokens": 2, "temperature": 0, "ignore_eos": True}
+    cold, warm = [
+        await stream_completion(session, url, {**body, "prompt": prompt}) for prompt in prompts
     ]
-    cached = [timed.cached_tokens for timed in times]
-    if cached[0] >= 16 or not n_prefix <= cached[1] < n_prefix + n_new:
-        raise BenchError(f"expected a miss and a hit of {n_prefix} tokens; cached were {cached}")
-    straight.fill(ids[1][: cached[1]])
-    least = straight.seconds(ids[1][cached[1] :], cached[1])
-    return times[0].first_token_seconds, times[1].first_token_seconds, least
+    missed, hit = cold.cached_tokens or 0, warm.cached_tokens or 0
+    if missed >= 16 or not n_prefix <= hit < n_prefix + n_new:
+        raise BenchError(f"expected 0 and {n_prefix} tokens cached; they were {missed} and {hit}")
+    straight.fill(ids[1][:hit])
+    least = straight.seconds(ids[1][hit:], hit)
+    return cold.first_token_seconds, warm.first_token_seconds, least
 
 
 def _row(turns: Sequence[tuple[float, float, float]], n_prefix: int, n_new: int) -> Row:

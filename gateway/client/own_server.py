@@ -5,17 +5,31 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TypeVar
 
 from gateway.client.streaming import BenchError
 
 READY = "ready "
+_STOP_SECONDS = 60.0  # more than the server's own drain
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class OwnServer:
+    """Where a server of ours answers, and its process."""
+
+    url: str
+    pid: int
 
 
 @asynccontextmanager
-async def own_server(arguments: Sequence[str], start_seconds: float = 600) -> AsyncIterator[str]:
-    """Run `prefixcache serve --port 0` with `arguments`; give its URL, and stop it in the end.
+async def own_server(
+    arguments: Sequence[str], start_seconds: float = 600
+) -> AsyncIterator[OwnServer]:
+    """Run `prefixcache serve --port 0` with `arguments`, and stop it in the end.
 
     What is measured is what was started: the address comes from the process itself. It ends with
     this process as well, however that ends: it holds a pipe from here.
@@ -31,13 +45,52 @@ async def own_server(arguments: Sequence[str], start_seconds: float = 600) -> As
         stdout=asyncio.subprocess.PIPE,
     )
     try:
-        async with asyncio.timeout(start_seconds):
-            assert process.stdout is not None
-            line = (await process.stdout.readline()).decode().strip()
-        if not line.startswith(READY):
-            raise BenchError("the server ended before it was ready")
-        yield line.removeprefix(READY)
+        yield OwnServer(await _announced(process, start_seconds), process.pid)
     finally:
-        if process.returncode is None:
-            process.send_signal(signal.SIGTERM)
+        await _stop(process)
+
+
+def run_to_the_end(work: Coroutine[object, object, _T]) -> _T:
+    """Run `work` in a new event loop; SIGTERM cancels it, so that it stops what it started.
+
+    Raises:
+        SystemExit: with 128 + SIGTERM, when that came and the work has ended.
+    """
+    try:
+        return asyncio.run(_cancelled_by_sigterm(work))
+    except asyncio.CancelledError:
+        raise SystemExit(128 + signal.SIGTERM) from None
+
+
+async def _cancelled_by_sigterm(work: Coroutine[object, object, _T]) -> _T:
+    task = asyncio.ensure_future(work)
+
+    def stop() -> None:
+        if not task.cancelling():  # a second signal does not break off the stopping
+            task.cancel()
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop)
+    return await task
+
+
+async def _announced(process: asyncio.subprocess.Process, seconds: float) -> str:
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(seconds):
+            line = (await process.stdout.readline()).decode().strip()
+    except TimeoutError as error:
+        raise BenchError(f"the server was not ready within {seconds:g} seconds") from error
+    if not line.startswith(READY):
+        raise BenchError("the server ended before it was ready")
+    return line.removeprefix(READY)
+
+
+async def _stop(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is None:
+        process.send_signal(signal.SIGTERM)
+    try:
+        async with asyncio.timeout(_STOP_SECONDS):
+            await process.wait()
+    except TimeoutError:
+        process.kill()
         await process.wait()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import aiohttp
@@ -10,59 +11,129 @@ import msgspec
 
 from gateway.errors import GatewayError
 
+Clock = Callable[[], float]
+_ENDS = ("stop", "length")  # what may end an answer in good order
+_FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")  # how lines of an event stream begin
+
 
 class BenchError(GatewayError):
     """A server that is measured gave no usable answer; the text says what it gave."""
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
-    """What one request took and what the server says it used."""
+class Streamed:
+    """One whole answer. Moments are in seconds of one clock; tokens are the server's own counts."""
 
-    first_token_seconds: float
+    sent_at: float
+    arrivals: tuple[float, ...]  # of every event that brought text, at least one
+    ended_at: float
     prompt_tokens: int
-    cached_tokens: int
+    completion_tokens: int
+    cached_tokens: int | None  # None: the server does not say
+
+    @property
+    def first_token_seconds(self) -> float:
+        """From sending the request to the first text."""
+        return self.arrivals[0] - self.sent_at
+
+    @property
+    def tokens_per_second(self) -> float:
+        """The rate after the first event, which is taken for one token.
+
+        Raises:
+            BenchError: all text came at once, so there is no rate.
+        """
+        seconds = self.arrivals[-1] - self.arrivals[0]
+        if seconds <= 0:
+            raise BenchError(f"{self.completion_tokens} tokens came in one event: no rate to take")
+        return (self.completion_tokens - 1) / seconds
+
+    def tokens_after(self, moment: float) -> float:
+        """Return the tokens that came after `moment`, each event holding an equal share."""
+        late = sum(arrival > moment for arrival in self.arrivals)
+        return late * self.completion_tokens / len(self.arrivals)
 
 
-async def timed_completion(
-    session: aiohttp.ClientSession, url: str, *, model: str, prompt: str, max_tokens: int
-) -> Timed:
-    """Send a greedy streamed completion and time its first text.
+async def stream_completion(
+    session: aiohttp.ClientSession,
+    url: str,
+    body: Mapping[str, object],
+    *,
+    clock: Clock = time.perf_counter,
+) -> Streamed:
+    """Post `body` to the server's /v1/completions as a stream and read the answer to its end.
 
     Raises:
-        BenchError: the answer is no stream, holds no text or no usage.
+        BenchError: no connection, another status than 200, an error in the stream, a stream
+            that broke off, or an answer without text or usage.
     """
-    body = {
-        "model": model,
-        "prompt": prompt,
-        "max_tokens": max_tokens,
-        "temperature": 0,
-        "ignore_eos": True,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-    }
-    begin = time.perf_counter()
-    first: float | None = None
-    usage: dict[str, object] | None = None
-    async with session.post(f"{url}/v1/completions", json=body) as response:
-        if response.status != 200:
-            raise BenchError(f"{url} answered {response.status}: {await response.text()}")
-        async for line in response.content:
-            if not line.startswith(b"data: {"):
-                continue
-            event = msgspec.json.decode(line[6:])
-            if first is None and any(choice.get("text") for choice in event["choices"]):
-                first = time.perf_counter() - begin
-            usage = event.get("usage") or usage
-    if first is None or usage is None:
-        raise BenchError(f"{url} sent no text or no usage; is it an OpenAI-compatible server?")
-    return Timed(first, *_tokens(usage))
+    asked = {**body, "stream": True, "stream_options": {"include_usage": True}}
+    answer = _Answer(url, clock)
+    try:
+        async with session.post(f"{url}/v1/completions", json=asked) as response:
+            if response.status != 200:
+                raise BenchError(f"{url} answered {response.status}: {await response.text()}")
+            async for line in response.content:
+                answer.take(line.strip())
+    except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+        raise BenchError(f"{url} broke off: {type(error).__name__} {error}") from error
+    return answer.whole()
 
 
-def _tokens(usage: dict[str, object]) -> tuple[int, int]:
-    details = usage.get("prompt_tokens_details")
-    cached = details.get("cached_tokens") if isinstance(details, dict) else None
-    prompt = usage.get("prompt_tokens")
-    if not isinstance(prompt, int) or not isinstance(cached, int):
-        raise BenchError("the server's usage has no prompt_tokens or no cached_tokens")
-    return prompt, cached
+class _Answer:
+    """Takes a stream's lines as they come."""
+
+    def __init__(self, url: str, clock: Clock) -> None:
+        self._url = url
+        self._clock = clock
+        self._sent_at = clock()
+        self._arrivals: list[float] = []
+        self._usage: dict[str, object] = {}
+        self._end: object = None
+
+    def take(self, line: bytes) -> None:
+        """Take one line. Raises BenchError when it is or holds an error."""
+        if line.startswith(b"data:"):
+            data = line[5:].strip()
+            if data != b"[DONE]":
+                self._take_event(msgspec.json.decode(data))
+        elif line == b"event: error" or (line and not line.startswith(_FIELDS)):
+            raise self._fault(f"sent an error: {line.decode(errors='replace')}")
+
+    def whole(self) -> Streamed:
+        """Return the answer, when all lines are taken. Raises BenchError where parts miss."""
+        if self._end not in _ENDS:
+            raise self._fault(f"ended a stream with finish_reason {self._end!r}")
+        if not self._arrivals or not self._usage:
+            raise self._fault("sent no text or no usage")
+        return Streamed(
+            sent_at=self._sent_at,
+            arrivals=tuple(self._arrivals),
+            ended_at=self._clock(),
+            prompt_tokens=self._count("prompt_tokens"),
+            completion_tokens=self._count("completion_tokens"),
+            cached_tokens=self._cached(),
+        )
+
+    def _take_event(self, event: object) -> None:
+        if not isinstance(event, dict) or "error" in event:
+            raise self._fault(f"sent an error: {event}")
+        for choice in event.get("choices") or ():
+            if choice.get("text"):
+                self._arrivals.append(self._clock())
+            self._end = choice.get("finish_reason") or self._end
+        self._usage = event.get("usage") or self._usage
+
+    def _count(self, name: str) -> int:
+        found = self._usage.get(name)
+        if not isinstance(found, int) or found < 1:
+            raise self._fault(f"sent {name} = {found!r}")
+        return found
+
+    def _cached(self) -> int | None:
+        details = self._usage.get("prompt_tokens_details")
+        found = details.get("cached_tokens") if isinstance(details, dict) else None
+        return found if isinstance(found, int) else None
+
+    def _fault(self, what: str) -> BenchError:
+        return BenchError(f"{self._url} {what}")

@@ -1,0 +1,64 @@
+"""A sitting as a table for people and as data for files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from gateway.client.scenarios import Sizes
+from gateway.client.sitting import Row, Run
+from gateway.client.targets import Target
+
+_CORNER = ("scenario", "figure")
+
+
+def as_table(rows: Sequence[Row], servers: Sequence[str]) -> str:
+    """Return the medians, a column for each server: its figure, then the cached tokens."""
+    lines = [(*_CORNER, *(part for server in servers for part in (server, "cached")))]
+    for row in rows:
+        cells = [row.scenario, row.figure]
+        for server in servers:
+            cached = row.cached_tokens[server]
+            cells += [_figure(row, server, servers[0]), "?" if cached is None else f"{cached:,}"]
+        lines.append(tuple(cells))
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(_aligned(line, widths) for line in lines)
+
+
+def as_data(
+    targets: Sequence[Target], rows: Sequence[Row], runs: Sequence[Run], sizes: Sizes, seed: int
+) -> dict[str, object]:
+    """Return everything that was found, raw values included, ready for JSON."""
+    return {
+        "servers": [_server(target) for target in targets],
+        "sizes": asdict(sizes),
+        "seed": seed,
+        "rows": [asdict(row) for row in rows],
+        "runs": [asdict(run) for run in runs],
+    }
+
+
+def _server(target: Target) -> dict[str, object]:
+    identity = target.identity
+    return {
+        "name": target.address.name,
+        "url": target.address.url,
+        "kind": identity.kind.name,
+        "version": identity.version,
+        "model": identity.model,
+        "command": identity.listener and identity.listener.command,
+        "added_tokens": target.vocabulary.added_tokens,
+        "request_fields": dict(identity.kind.extra),
+    }
+
+
+def _figure(row: Row, server: str, first: str) -> str:
+    ratio = "" if server == first else f" (x{row.to_first[server]:.2f})"
+    return f"{row.medians[server]:,.3f}{ratio}"
+
+
+def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
+    n_left = len(_CORNER)
+    pairs = list(zip(cells, widths, strict=True))
+    left = [cell.ljust(width) for cell, width in pairs[:n_left]]
+    return "  ".join([*left, *(cell.rjust(width) for cell, width in pairs[n_left:])])
