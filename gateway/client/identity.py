@@ -84,6 +84,11 @@ class Identity:
     model: str
     listener: Listener | None
 
+    @property
+    def pid(self) -> int | None:
+        """The process that is measured, where it can be seen."""
+        return None if self.listener is None else self.listener.pid
+
     def __str__(self) -> str:
         process = self.listener and f"process {self.listener.pid}: {self.listener.command}"
         return (

@@ -7,6 +7,7 @@ from dataclasses import asdict
 
 from gateway.client.scenarios import Sizes
 from gateway.client.sitting import Row, Run
+from gateway.client.streaming import Streamed
 from gateway.client.targets import Target
 
 _CORNER = ("scenario", "figure")
@@ -34,7 +35,30 @@ def as_data(
         "sizes": asdict(sizes),
         "seed": seed,
         "rows": [asdict(row) for row in rows],
-        "runs": [asdict(run) for run in runs],
+        "runs": [_run(run) for run in runs],
+    }
+
+
+def _run(run: Run) -> dict[str, object]:
+    return {
+        "server": run.server,
+        "scenario": run.scenario,
+        "turn": run.turn,
+        "is_warm_up": run.is_warm_up,
+        "figures": dict(run.measured.figures),
+        "work": asdict(run.work),
+        "requests": [_request(answer) for answer in run.measured.answers],
+    }
+
+
+def _request(answer: Streamed) -> dict[str, object]:
+    return {
+        "first_token_seconds": answer.first_token_seconds,
+        "seconds": answer.ended_at - answer.sent_at,
+        "events": len(answer.arrivals),
+        "prompt_tokens": answer.prompt_tokens,
+        "cached_tokens": answer.cached_tokens,
+        "completion_tokens": answer.completion_tokens,
     }
 
 

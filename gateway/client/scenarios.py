@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -36,10 +37,10 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One run of a scenario: its figures, and the cached tokens of each timed request."""
+    """One run of a scenario: its figures and the answers that they were taken from."""
 
     figures: Figures
-    cached_tokens: tuple[int | None, ...]  # None: not reported
+    answers: tuple[Streamed, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ def _cold(tokens: int) -> Callable[[Target, PromptMaker, Sizes], Awaitable[Measu
         """Time the first token of a prompt that was never sent before."""
         answer = await target.ask(maker.fresh(tokens, target.vocabulary), 2)
         _check_unread(target, [answer], 0)
-        return _measured({_FIRST: answer.first_token_seconds}, [answer])
+        return Measured({_FIRST: answer.first_token_seconds}, (answer,))
 
     return run
 
@@ -89,7 +90,7 @@ def _cached(tokens: int) -> Callable[[Target, PromptMaker, Sizes], Awaitable[Mea
         await target.ask(maker.longer(prefix, sizes.new), 2)
         answer = await target.ask(maker.longer(prefix, sizes.new), 2)
         _check_unread(target, [answer], tokens)
-        return _measured({_FIRST: answer.first_token_seconds}, [answer])
+        return Measured({_FIRST: answer.first_token_seconds}, (answer,))
 
     return run
 
@@ -98,7 +99,7 @@ async def _decode(target: Target, maker: PromptMaker, sizes: Sizes) -> Measured:
     """Take the rate of one stream alone."""
     prompt = maker.fresh(sizes.decode_prompt, target.vocabulary)
     answer = await target.ask(prompt, sizes.decode_output)
-    return _measured({_RATE: answer.tokens_per_second}, [answer])
+    return Measured({_RATE: answer.tokens_per_second}, (answer,))
 
 
 async def _shared(target: Target, maker: PromptMaker, sizes: Sizes) -> Measured:
@@ -118,7 +119,7 @@ async def _shared(target: Target, maker: PromptMaker, sizes: Sizes) -> Measured:
     tokens = sum(answer.tokens_after(all_begun) for answer in answers)
     total = sum(answer.completion_tokens for answer in answers)
     figures = {_RATE: tokens / (end - all_begun), "tokens/s in all": total / _seconds(answers)}
-    return _measured(figures, answers)
+    return Measured(figures, tuple(answers))
 
 
 def _tenants(*, is_warmed: bool) -> Callable[[Target, PromptMaker, Sizes], Awaitable[Measured]]:
@@ -138,7 +139,9 @@ def _tenants(*, is_warmed: bool) -> Callable[[Target, PromptMaker, Sizes], Await
             requests, sizes.tenant_output, at_a_time=sizes.tenant_streams
         )
         _check_unread(target, answers, sizes.tenant_prompt)
-        return _measured({"requests/s": len(answers) / _seconds(answers)}, answers)
+        first_tokens = statistics.median(answer.first_token_seconds for answer in answers)
+        figures = {"requests/s": len(answers) / _seconds(answers), _FIRST: first_tokens}
+        return Measured(figures, tuple(answers))
 
     return run
 
@@ -149,11 +152,7 @@ async def _repeat(target: Target, maker: PromptMaker, sizes: Sizes) -> Measured:
     answers = [await target.ask(prompt, sizes.repeat_output) for _ in range(2)]
     first, second = (answer.tokens_per_second for answer in answers)
     figures = {"first tokens/s": first, "second tokens/s": second, "second/first": second / first}
-    return _measured(figures, answers[1:])
-
-
-def _measured(figures: Figures, answers: Sequence[Streamed]) -> Measured:
-    return Measured(figures, tuple(answer.cached_tokens for answer in answers))
+    return Measured(figures, tuple(answers[1:]))
 
 
 def _seconds(answers: Sequence[Streamed]) -> float:

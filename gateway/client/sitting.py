@@ -11,6 +11,7 @@ from gateway.client.identity import check_unchanged
 from gateway.client.prompts import PromptMaker
 from gateway.client.scenarios import Measured, Scenario, Sizes
 from gateway.client.targets import Target
+from gateway.client.work import Work, WorkMeter
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,7 @@ class Run:
     turn: int
     is_warm_up: bool
     measured: Measured
+    work: Work  # preparing requests included
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +62,11 @@ async def sit(
             for target in order:
                 check_unchanged(target.address.url, target.identity)
                 maker = PromptMaker(words, _rng(seed, turn, scenario.name))
+                meter = WorkMeter(target.identity.pid)
                 measured = await scenario.run(target, maker, sizes)
-                runs.append(
-                    Run(target.address.name, scenario.name, turn, turn < warm_ups, measured)
-                )
+                is_warm_up = turn < warm_ups
+                name = target.address.name
+                runs.append(Run(name, scenario.name, turn, is_warm_up, measured, meter.read()))
                 report(_line(runs[-1]))
     for target in targets:
         check_unchanged(target.address.url, target.identity)
@@ -85,7 +88,7 @@ def _row(runs: Sequence[Run], servers: Sequence[str], scenario: str, figure: str
     for run in runs:
         if run.scenario == scenario:
             values[run.server][run.turn] = run.measured.figures[figure]
-            cached[run.server] += run.measured.cached_tokens
+            cached[run.server] += [answer.cached_tokens for answer in run.measured.answers]
     first = values[servers[0]]
     return Row(
         scenario,
@@ -117,4 +120,5 @@ def _rng(seed: int, turn: int, scenario: str) -> random.Random:
 def _line(run: Run) -> str:
     figures = ", ".join(f"{value:.4g} {name}" for name, value in run.measured.figures.items())
     kind = "warm-up" if run.is_warm_up else "turn"
-    return f"{kind} {run.turn + 1}: {run.scenario}: {run.server}: {figures}"
+    others = f"others had {run.work.other_cores:.2f} cores"
+    return f"{kind} {run.turn + 1}: {run.scenario}: {run.server}: {figures} ({others})"

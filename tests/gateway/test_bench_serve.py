@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import random
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from gateway.client.scenarios import SCENARIOS, Measured, Sizes, scenarios
 from gateway.client.sitting import Run, rows, sit
 from gateway.client.streaming import BenchError, Streamed
 from gateway.client.targets import Address, Target, make_target
+from gateway.client.work import Work, WorkMeter
 from tests.support.gateways import Gateway, echo_backend, running_gateway
 
 SMALL = Sizes(
@@ -94,7 +97,7 @@ async def test_prompts_are_fresh_in_every_run_but_with_a_seed(echo: Gateway) -> 
     target = await target_of(echo)
     for seed in (1, 2):
         runs, _ = await sitting([target], ("cold",), seed=seed)
-        assert runs[0].measured.cached_tokens[0] in range(4)
+        assert runs[0].measured.answers[0].cached_tokens in range(4)
     with pytest.raises(BenchError, match=r"had 63 tokens of a fresh prompt cached.*--seed"):
         await sitting([target], ("cold",), seed=2)
 
@@ -113,18 +116,31 @@ async def test_servers_take_turns_with_the_same_prompts(echo: Gateway, tmp_path:
     ]
 
 
+def answer_with(cached_tokens: int | None) -> Streamed:
+    return Streamed(0.0, (1.0,), 2.0, 10, 1, cached_tokens)
+
+
+def test_a_count_that_is_not_reported_is_unknown() -> None:
+    """Where a server does not say what was cached, the table has a question mark, not a zero."""
+    run = Run("a", "cold", 0, False, Measured({"s": 1.0}, (answer_with(None),)), Work(1, None, 0))
+    (row,) = rows([run], ["a"])
+    assert row.cached_tokens == {"a": None}
+    assert as_table([row], ["a"]).splitlines()[1].split() == ["cold", "s", "1.000", "?"]
+
+
 def test_warm_ups_are_kept_and_not_counted() -> None:
     """Medians are of the turns that count; ratios are taken turn by turn, then their median."""
+    quiet = Work(1.0, None, 0.0)
     figures = {"a": [9.0, 1.0, 2.0, 4.0], "b": [9.0, 3.0, 2.0, 8.0]}
     runs = [
-        Run(server, "cold", turn, turn == 0, Measured({"s": value}, (None if turn else 5,)))
+        Run(server, "cold", turn, turn == 0, Measured({"s": value}, (answer_with(turn),)), quiet)
         for server, values in figures.items()
         for turn, value in enumerate(values)
     ]
     (row,) = rows(runs, ["a", "b"])
     assert row.medians == {"a": 2.0, "b": 3.0}
     assert row.to_first == {"a": 1.0, "b": 2.0}
-    assert row.cached_tokens == {"a": None, "b": None}
+    assert row.cached_tokens == {"a": 2, "b": 2}
     assert "3.000 (x2.00)" in as_table([row], ["a", "b"])
 
 
@@ -164,3 +180,26 @@ def test_rates_count_from_the_first_token() -> None:
     assert answer.tokens_after(3.0) == 4.5
     with pytest.raises(BenchError, match="one event"):
         _ = Streamed(0.0, (2.0,), 7.0, 10, 9, None).tokens_per_second
+
+
+def test_work_is_the_servers_or_other() -> None:
+    """Processor time of the server and what it started is the server's; of others, other."""
+    code = (
+        "import sys, time\nsys.stdin.readline()\n"
+        "while time.process_time() < 0.5: pass\nprint(flush=True); sys.stdin.readline()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        meters = WorkMeter(process.pid), WorkMeter(None)
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+        process.stdout.readline()
+        server, other = (meter.read() for meter in meters)
+        process.communicate(b"\n")
+    assert server.server_cpu_seconds is not None
+    assert server.server_cpu_seconds > 0.3
+    assert other.server_cpu_seconds is None
+    assert other.other_cores * other.seconds > 0.3

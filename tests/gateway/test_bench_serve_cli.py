@@ -48,6 +48,8 @@ def test_a_server_of_our_own_is_measured(own: tuple[str, ...], tmp_path: Path) -
     (server,) = result["servers"]
     assert (server["kind"], server["model"]) == ("prefixcache", "echo")
     assert [run["is_warm_up"] for run in result["runs"]] == [*(True,) * 2, *(False,) * 4]
+    assert {request["prompt_tokens"] for request in result["runs"][0]["requests"]} == {64}
+    assert result["runs"][0]["work"]["server_cpu_seconds"] >= 0
     assert result["rows"][1]["cached_tokens"] == {"own": 64}
 
 
