@@ -6,7 +6,7 @@ import secrets
 import shlex
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -16,7 +16,7 @@ import click
 from gateway.bench import each, one_of, save
 from gateway.client.own_server import own_server, run_to_the_end
 from gateway.client.report import as_data, as_table
-from gateway.client.scenarios import SCENARIOS, Sizes, scenarios
+from gateway.client.scenarios import QUICK_SIZES, SCENARIOS, Sizes, scenarios
 from gateway.client.sitting import rows, sit
 from gateway.client.targets import Address, Target, make_target
 
@@ -39,10 +39,13 @@ class _Asked:
     seed: int
 
 
-def _read_tokens(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise click.BadParameter(f"{text!r} is no number of tokens")
-    return int(text)
+def _read_prefixes(
+    _context: click.Context, _parameter: click.Parameter, text: str | None
+) -> tuple[int, ...]:
+    parts = [] if text is None else [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise click.BadParameter(f"{text!r} is no list of numbers of tokens")
+    return tuple(dict.fromkeys(map(int, parts)))
 
 
 def _read_pairs(
@@ -98,11 +101,10 @@ def _read_options(_context: click.Context, _parameter: click.Parameter, text: st
     "--prefix",
     "prefixes",
     metavar="TOKENS,...",
-    callback=each(_read_tokens),
-    default=",".join(map(str, Sizes().prefixes)),
-    show_default=True,
-    help="Lengths of the prompts of cold and cached.",
+    callback=_read_prefixes,
+    help="Lengths of the prompts of cold and cached.  [default: 1024,4096]",
 )
+@click.option("--quick", is_flag=True, help="Small sizes, to see that all works.")
 @click.option("--repeats", type=click.IntRange(min=1), default=5, show_default=True)
 @click.option("--warm-ups", type=click.IntRange(min=0), default=1, show_default=True)
 @click.option("--seed", type=int, help="Sends the same prompts again.  [default: fresh ones]")
@@ -114,6 +116,7 @@ def serve(
     urls: dict[str, str],
     pids: dict[str, str],
     prefixes: tuple[int, ...],
+    quick: bool,
     seed: int | None,
     json_file: Path | None,
     model: str | None,
@@ -127,13 +130,13 @@ def serve(
     on one cached prompt), tenants (requests over several prompts) and repeat (a request again).
     Figures are medians; those of further servers are followed by their ratio to the first one.
     """
-    own = tuple(own_options) if is_own else None
+    sizes = QUICK_SIZES if quick else Sizes()
     asked = _Asked(
         addresses=_addresses(one_url, urls, pids),
-        own_options=own,
+        own_options=tuple(own_options) if is_own else None,
         model=model,
         names=tuple(dict.fromkeys(names)),
-        sizes=Sizes(prefixes=tuple(dict.fromkeys(prefixes))),
+        sizes=replace(sizes, prefixes=prefixes or sizes.prefixes),
         repeats=repeats,
         warm_ups=warm_ups,
         seed=secrets.randbelow(_SEEDS) if seed is None else seed,
@@ -179,7 +182,8 @@ async def _targets(asked: _Asked) -> AsyncIterator[list[Target]]:
 @asynccontextmanager
 async def _identified(asked: _Asked, addresses: Sequence[Address]) -> AsyncIterator[list[Target]]:
     timeout = aiohttp.ClientTimeout(total=_REQUEST_SECONDS)
-    async with aiohttp.ClientSession(timeout=timeout) as session:
+    connector = aiohttp.TCPConnector(force_close=True)  # some servers drop connections that idle
+    async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session:
         targets = []
         for address in addresses:
             targets.append(await make_target(session, address, model=asked.model))

@@ -35,6 +35,22 @@ class Sizes:
     repeat_output: int = 128
 
 
+QUICK_SIZES = Sizes(
+    prefixes=(256,),
+    decode_output=16,
+    shared_streams=4,
+    shared_prompt=256,
+    shared_output=16,
+    tenants=2,
+    tenant_requests=4,
+    tenant_streams=2,
+    tenant_prompt=256,
+    tenant_output=4,
+    repeat_prompt=64,
+    repeat_output=16,
+)  # to see that a server can be measured
+
+
 @dataclass(frozen=True, slots=True)
 class Measured:
     """One run of a scenario: its figures and the answers that they were taken from."""

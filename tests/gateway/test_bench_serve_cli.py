@@ -53,6 +53,16 @@ def test_a_server_of_our_own_is_measured(own: tuple[str, ...], tmp_path: Path) -
     assert result["rows"][1]["cached_tokens"] == {"own": 64}
 
 
+def test_a_quick_run_tries_small_sizes(own: tuple[str, ...], tmp_path: Path) -> None:
+    """--quick sends less than the sizes that figures are made with, and the file says so."""
+    file = tmp_path / "result.json"
+    arguments = ("--quick", "--scenario", "tenants", "--warm-ups", "0", "--repeats", "1")
+    done = run(*own, *arguments, "--json", str(file))
+    assert done.returncode == 0, done.stderr
+    result = json.loads(file.read_text(encoding="utf-8"))
+    assert result["sizes"]["tenant_requests"] == len(result["runs"][0]["requests"]) < 64
+
+
 def test_sigterm_leaves_no_process_behind(own: tuple[str, ...]) -> None:
     """A measurement that is stopped takes the server that it started with it."""
     arguments = (*own, "--scenario", "cold", "--prefix", "64", "--repeats", "1000000")
@@ -89,6 +99,7 @@ def test_sigterm_leaves_no_process_behind(own: tuple[str, ...]) -> None:
         ("--own", "--scenario", "cold,hot"),
         ("--own", "--prefix", "0"),
         ("--own", "--prefix", "many"),
+        ("--own", "--prefix", "64,"),
         ("--own", "--repeats", "0"),
         ("--own", "--json"),
     ],
