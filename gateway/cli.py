@@ -22,7 +22,7 @@ from gateway.errors import BadModelError, GatewayError
 from gateway.lazy import LazyGroup
 from gateway.metrics import Metrics
 from gateway.server import StopSignals, serve
-from prefixcache.config import DType, EngineConfig, PolicyName
+from prefixcache.config import DType, EngineConfig, PolicyName, WeightsName
 from prefixcache.errors import ConfigError, PrefixCacheError, TraceError
 
 _T = TypeVar("_T", bound=msgspec.Struct)
@@ -98,6 +98,11 @@ def commands() -> None:
     help="Which cached prefixes go when room is needed.  [default: lru]",
 )
 @click.option("--dtype", type=click.Choice(get_args(DType)), help="Number format.  [default: auto]")
+@click.option(
+    "--weights",
+    type=click.Choice(get_args(WeightsName)),
+    help="How weights are kept: fewer bits are faster, more are exact.  [default: auto: 16bit]",
+)
 @click.option("--device", help="Torch device, such as cpu or cuda.  [default: auto]")
 @click.option("--threads", type=click.IntRange(min=1), help="Torch's CPU threads.")
 @click.option(

@@ -11,6 +11,7 @@ from prefixcache.errors import ConfigError
 PolicyName = Literal["lru", "cost-aware", "lfu", "fifo", "slru", "priority", "ttl"]
 AdmissionOrderName = Literal["cache-aware", "fcfs"]
 DType = Literal["auto", "float32", "bfloat16", "float16"]
+WeightsName = Literal["auto", "float32", "16bit", "int8"]
 
 DEFAULT_IDLE_TTL_SECONDS = 3600.0
 
@@ -20,6 +21,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     model: str | None = None  # folder, .gguf file or hub name; None: the default chat model
     dtype: DType = "auto"  # auto: float32 on a CPU, the checkpoint's own on a GPU
+    weights: WeightsName = "auto"  # what products read; auto: 16bit on a CPU, dtype on a GPU
     device: str = "auto"  # auto: cuda where there is one, else cpu
     threads: int | None = None  # torch's CPU threads; None: torch decides
     kv_memory_bytes: int | None = None  # None: a share of what is free at start
@@ -64,6 +66,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             raise ConfigError("max_model_tokens", 1, "must be at least 2: a prompt and an answer")
         self._require_choice("eviction_policy", get_args(PolicyName))
         self._require_choice("admission_order", get_args(AdmissionOrderName))
+        self._require_choice("weights", get_args(WeightsName))
 
     def _require_choice(self, setting: str, choices: tuple[str, ...]) -> None:
         if getattr(self, setting) not in choices:

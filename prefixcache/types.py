@@ -154,6 +154,12 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     kv_bytes_per_token: int
     pool_blocks: int
     block_size_tokens: int
-    dtype: str
+    dtype: str  # of keys, values and activations
+    weights: str  # what the matrix products read: float32, float16, bfloat16 or int8
     device: str
     load_id: str  # differs at every load, whatever the name
+
+    @property
+    def kv_format(self) -> str:
+        """What makes KV unusable elsewhere beside the model: its numbers and the weights'."""
+        return f"{self.dtype}, weights {self.weights}"

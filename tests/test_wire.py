@@ -68,6 +68,7 @@ INFO = ModelInfo(
     pool_blocks=6,
     block_size_tokens=7,
     dtype="float32",
+    weights="float32",
     device="cpu",
     load_id="l",
 )

@@ -109,6 +109,7 @@ class EchoBackend:
             pool_blocks=0,
             block_size_tokens=_BLOCK_TOKENS,
             dtype="none",
+            weights="none",
             device="none",
             load_id="echo",
         )

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 
+import msgspec
 from transformers import PreTrainedModel
 
 from prefixcache.config import EngineConfig
@@ -115,7 +116,9 @@ class Engine:
         *,
         tokenizer: Tokenizer | None = None,
     ) -> Engine:
-        """Serve a transformers model that is already in memory; it is taken over.
+        """Serve a transformers model that is already in memory; it is taken over and changed.
+
+        Its weights stay as precise as they are unless `config.weights` says otherwise.
 
         Without a tokenizer, prompts are token ids and there are no stop strings.
 
@@ -127,6 +130,8 @@ class Engine:
         for setting in ("model", "dtype", "device", "threads"):
             if (value := getattr(settings, setting)) != getattr(EngineConfig(), setting):
                 raise ConfigError(setting, value, "the model is in memory already; leave it out")
+        if settings.weights == "auto":  # the caller's own weights, not rounded unasked
+            settings = msgspec.structs.replace(settings, weights="float32")
         return cls(prepare_model(model, settings, name="model", tokenizer=tokenizer), settings)
 
     @property
@@ -243,7 +248,7 @@ class Engine:
             request=request,
             namespace=Namespace(
                 model=self.info.load_id,
-                kv_format=self.info.dtype,
+                kv_format=self.info.kv_format,
                 tenant=request.tenant,
                 salt=request.salt,
             ),

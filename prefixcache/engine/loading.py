@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,10 +17,13 @@ from prefixcache.engine.model import PagedModel
 from prefixcache.engine.resolve import resolve_model, serving_folder
 from prefixcache.engine.resources import kv_memory_bytes, usable_device, use_threads
 from prefixcache.engine.selfcheck import N_TOKENS, check_model
+from prefixcache.engine.weights import choose_kind, load_dtype, pack_model
 from prefixcache.errors import ConfigError, ModelError
 from prefixcache.kv import KVLayout, KVStore
 from prefixcache.text import Tokenizer
 from prefixcache.types import ModelInfo
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +49,7 @@ def load_model(
     try:
         model, found = AutoModelForCausalLM.from_pretrained(
             source,
-            dtype=_dtype(config.dtype, device),
+            dtype=load_dtype(config, device),
             attn_implementation="eager",
             trust_remote_code=False,
             use_safetensors=True,
@@ -64,6 +68,7 @@ def load_model(
         name=DEFAULT_MODEL if config.model is None else _short_name(config.model),
         tokenizer=Tokenizer.load(folder),
         folder=folder,
+        report=report,
     )
 
 
@@ -74,18 +79,23 @@ def prepare_model(
     name: str,
     tokenizer: Tokenizer | None = None,
     folder: Path | None = None,
+    report: Callable[[str], None] = logger.info,
 ) -> LoadedModel:
-    """Switch a loaded model to paged attention, give it a store, and check it.
+    """Switch a loaded model to paged attention, give it a store, pack its weights and check it.
 
     Raises:
         UnsupportedModelError: it cannot be served; the message says why.
-        ConfigError: the KV memory cannot be had or holds no useful number of blocks.
+        ConfigError: the KV memory cannot be had or holds no useful number of blocks, or the
+            weights cannot be had in the form that is wanted.
     """
     paged = PagedModel(model)
     layout = paged.layout(config.block_size_tokens)
     n_blocks = _pool_blocks(layout, config, paged.device)
     store = KVStore(layout, n_blocks, paged.device)
-    check_model(paged, store)
+    kind = choose_kind(config.weights, paged.dtype, paged.device)
+    if kind is not None:
+        report(str(pack_model(paged, store, kind, config.weights)))
+    check_model(paged, store, weights=kind)
     info = ModelInfo(
         name=name,
         folder=str(folder or ""),
@@ -96,6 +106,7 @@ def prepare_model(
         pool_blocks=n_blocks,
         block_size_tokens=config.block_size_tokens,
         dtype=str(paged.dtype).removeprefix("torch."),
+        weights=kind or str(paged.dtype).removeprefix("torch."),
         device=str(paged.device),
         load_id=secrets.token_hex(8),
     )
@@ -108,14 +119,6 @@ def _short_name(model: str) -> str:
     if not path.exists():
         return model
     return path.resolve().stem if path.is_file() else path.resolve().name
-
-
-def _dtype(wanted: str, device: torch.device) -> torch.dtype | str:
-    if wanted == "auto":
-        return torch.float32 if device.type == "cpu" else "auto"
-    dtype = getattr(torch, wanted)
-    assert isinstance(dtype, torch.dtype)
-    return dtype
 
 
 def _pool_blocks(layout: KVLayout, config: EngineConfig, device: torch.device) -> int:

@@ -452,7 +452,7 @@ def test_the_narrowest_limit_is_the_longest_sequence() -> None:
 
 def namespace(bench: Bench) -> Namespace:
     info = bench.engine.info
-    return Namespace(model=info.load_id, kv_format=info.dtype)
+    return Namespace(model=info.load_id, kv_format=info.kv_format)
 
 
 def test_only_written_positions_are_matchable() -> None:

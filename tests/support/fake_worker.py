@@ -180,6 +180,7 @@ def start(connection: Connection, message: wire.Start, *, how: str) -> None:
         pool_blocks=POOL_BLOCKS,
         block_size_tokens=16,
         dtype="none",
+        weights="none",
         device="none",
         load_id=str(os.getpid()),
     )

@@ -201,7 +201,11 @@ class Bench:
             settings: of EngineConfig.
         """
         self.reference = tiny_model(architecture).to(dtype)
-        defaults: dict[str, Any] = {"kv_memory_bytes": 1 << 20, "block_size_tokens": 4}
+        defaults: dict[str, Any] = {
+            "kv_memory_bytes": 1 << 20,
+            "block_size_tokens": 4,
+            "weights": "float32",
+        }
         self.config = EngineConfig(**(defaults | settings))
         if n_blocks is not None:
             memory_bytes = n_blocks * self.config.block_size_tokens * self._bytes_per_token()
@@ -280,7 +284,7 @@ class Bench:
     def matchable(self, tokens: Sequence[int]) -> int:
         """Return how many leading tokens a request of the default tenant could reuse now."""
         namespace = Namespace(
-            model=self.engine.info.load_id, kv_format=self.engine.info.dtype, tenant="default"
+            model=self.engine.info.load_id, kv_format=self.engine.info.kv_format, tenant="default"
         )
         return self.engine.cache.match_length(namespace, pack(tokens))
 

@@ -45,6 +45,7 @@ class ScriptedBackend:
             pool_blocks=0,
             block_size_tokens=16,
             dtype="none",
+            weights="none",
             device="none",
             load_id="scripted",
         )

@@ -1,0 +1,1 @@
+"""Tests of packed weights and lean layers."""

@@ -1,0 +1,163 @@
+"""Packed products against float32, and the independence of rows in int8."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from prefixcache.config import EngineConfig, WeightsName
+from prefixcache.engine.weights.choice import choose_kind, head_kind, is_usable, load_dtype, packer
+from prefixcache.engine.weights.products import Int8Product, WeightKind
+from prefixcache.errors import ConfigError
+
+CPU = torch.device("cpu")
+UNKNOWN: dict[str, Any] = {"weights": "4bit"}
+GPU = torch.device("cuda")  # named, never used
+# Largest error of a product, as a share of its length.
+TOLERANCE: dict[WeightKind, float] = {
+    "float32": 2e-6,
+    "float16": 5e-4,
+    "bfloat16": 5e-3,
+    "int8": 2.5e-2,
+}
+KINDS = [
+    pytest.param(
+        kind, marks=pytest.mark.skipif(not is_usable(kind), reason="no kernel on this machine")
+    )
+    for kind in TOLERANCE
+]
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("n_rows", [1, 2, 8, 33, 256])
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_products_agree_with_float32(kind: WeightKind, has_bias: bool, n_rows: int) -> None:
+    """Each kind stays within its stated share of the float32 product, for any row count."""
+    weight, rows = random(96, 64, seed=1), random(n_rows, 64, seed=2)
+    bias = random(96, seed=3) if has_bias else None
+    expected = torch.nn.functional.linear(rows, weight, bias)
+    found = packer(kind)(weight, bias)(rows)
+    assert found.dtype == torch.float32
+    assert (found - expected).norm() <= TOLERANCE[kind] * expected.norm()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_products_leave_their_rows_alone(kind: WeightKind) -> None:
+    """The rows are the caller's and are not changed."""
+    rows = random(8, 64)
+    before = rows.clone()
+    packer(kind)(random(32, 64, seed=1), None)(rows)
+    assert torch.equal(rows, before)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_may_be_part_of_a_wider_tensor(kind: WeightKind) -> None:
+    """A product reads rows that do not lie one after another."""
+    product, wide = packer(kind)(random(32, 64, seed=1), None), random(8, 100)
+    torch.testing.assert_close(product(wide[:, :64]), product(wide[:, :64].contiguous()))
+
+
+@pytest.mark.skipif(not is_usable("int8"), reason="no kernel on this machine")
+@pytest.mark.parametrize("shape", [(96, 64), (576, 1536), (960, 576)])
+def test_int8_rows_do_not_depend_on_the_batch(shape: tuple[int, int]) -> None:
+    """A row alone gives the same bits as among others, large ones included."""
+    product = packer("int8")(random(*shape, seed=1), random(shape[0], seed=2))
+    rows = random(70, shape[1], seed=3)
+    rows[::7] *= 1000.0
+    together = product(rows)
+    for size in (1, 2, 5, 16, 33):
+        for start in range(0, 70 - size, 13):
+            alone = product(rows[start : start + size])
+            assert torch.equal(alone, together[start : start + size])
+
+
+@pytest.mark.skipif(not is_usable("int8"), reason="no kernel on this machine")
+def test_int8_takes_rows_of_zeros_and_of_huge_numbers() -> None:
+    """Nothing is divided by zero, and the scale of a row does not matter."""
+    product, rows = packer("int8")(random(32, 64, seed=1), None), random(4, 64)
+    assert torch.equal(product(torch.zeros(2, 64)), torch.zeros(2, 32))
+    torch.testing.assert_close(product(rows * 2.0**60), product(rows) * 2.0**60)
+
+
+def test_seven_bits_serve_where_eight_overflow() -> None:
+    """Half the levels cost precision, not correctness."""
+    weight, rows = random(32, 64, seed=1), random(8, 64)
+    expected = rows @ weight.T
+    found = Int8Product(weight, None, levels=63)(rows)
+    assert (found - expected).norm() <= 3e-2 * expected.norm()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "dtype", "device", "kinds"),
+    [
+        ("float32", torch.float32, CPU, {"float32"}),
+        ("auto", torch.float32, CPU, {"float16", "bfloat16"}),
+        ("16bit", torch.float32, CPU, {"float16", "bfloat16"}),
+        ("int8", torch.float32, CPU, {"int8"}),
+        ("auto", torch.bfloat16, CPU, {None}),
+        ("auto", torch.bfloat16, GPU, {None}),
+    ],
+)
+def test_setting_gives_a_kind(
+    wanted: WeightsName, dtype: torch.dtype, device: torch.device, kinds: set[WeightKind | None]
+) -> None:
+    """auto is 16 bits on a CPU; what is loaded in 16 bits or on a GPU stays as it is."""
+    if "float16" in kinds and not is_usable("float16"):
+        pytest.skip("no 16-bit kernel on this machine")
+    assert choose_kind(wanted, dtype, device) in kinds
+
+
+def test_output_layer_of_int8_gets_more_bits() -> None:
+    """The layers are int8, the output layer is not."""
+    assert head_kind("int8") != "int8"
+    assert head_kind("float16") == "float16"
+
+
+@pytest.mark.parametrize(
+    ("settings", "device", "expected"),
+    [
+        ({}, CPU, torch.float32),
+        ({"weights": "int8"}, CPU, torch.float32),
+        ({}, GPU, "auto"),
+        ({"weights": "float32"}, GPU, torch.float32),
+        ({"weights": "16bit"}, GPU, torch.bfloat16),
+        ({"weights": "16bit", "dtype": "float16"}, GPU, torch.float16),
+        ({"dtype": "bfloat16"}, CPU, torch.bfloat16),
+    ],
+)
+def test_checkpoint_is_loaded_in_a_format_that_fits(
+    settings: dict[str, Any], device: torch.device, expected: torch.dtype | str
+) -> None:
+    """Packing starts from float32; a GPU keeps the checkpoint's own format unless asked."""
+    assert load_dtype(EngineConfig(**settings), device) == expected
+
+
+@pytest.mark.parametrize(
+    ("settings", "device", "reason"),
+    [
+        ({"weights": "int8"}, GPU, "CPU alone"),
+        ({"weights": "int8", "dtype": "float16"}, CPU, "leave dtype out"),
+        ({"weights": "16bit", "dtype": "bfloat16"}, CPU, "leave dtype out"),
+        ({"weights": "float32", "dtype": "bfloat16"}, GPU, "leave dtype out"),
+        ({"weights": "16bit", "dtype": "float32"}, GPU, "leave dtype out"),
+    ],
+)
+def test_settings_that_contradict_are_refused(
+    settings: dict[str, Any], device: torch.device, reason: str
+) -> None:
+    """The message says which setting to change."""
+    with pytest.raises(ConfigError, match=reason):
+        load_dtype(EngineConfig(**settings), device)
+
+
+def test_unknown_weights_are_refused() -> None:
+    """The message lists the choices."""
+    with pytest.raises(ConfigError, match="auto, float32, 16bit, int8"):
+        EngineConfig(**UNKNOWN)
