@@ -33,6 +33,7 @@ class Seen:
         assert isinstance(rows, Tensor)
         return rows
 
+    @torch.inference_mode()
     def again(self, layer: nn.Module) -> Tensor:
         """Return what `layer` gives for the same call."""
         output = layer(*self.arguments, **self.keywords)
