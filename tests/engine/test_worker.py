@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import fcntl
 import signal
 import socket
 import subprocess
@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from prefixcache.config import EngineConfig
+from prefixcache.engine.default_model import DEFAULT_MODEL
 from prefixcache.index import pack
 from prefixcache.types import (
     Delta,
@@ -106,6 +107,13 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
+def cache_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder for models; named before `gateway`, its worker keeps them there."""
+    monkeypatch.setenv("PREFIXCACHE_HOME", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
 def gateway(tmp_path: Path) -> Iterator[Gateway]:
     gateway = Gateway(tmp_path)
     try:
@@ -171,16 +179,18 @@ def test_worker_ends_with_its_gateway(gateway: Gateway, model_folder: Path) -> N
 
 @pytest.mark.parametrize("word", ["nothing", "stop"])
 def test_worker_that_loads_ends_with_its_gateway(
-    gateway: Gateway, tmp_path: Path, word: str
+    cache_home: Path, gateway: Gateway, word: str
 ) -> None:
     """A load that would take for ever ends with the connection, or when it is told to stop."""
-    os.mkfifo(tmp_path / "config.json")  # reading it waits for somebody who writes
-    gateway.send(Start(EngineConfig(model=str(tmp_path), kv_memory_bytes=1 << 20)))
-    assert isinstance(gateway.receive(), Progress)  # it is about to open the file
-    if word == "stop":
-        gateway.send(Stop())
-        gateway.stream.shutdown(socket.SHUT_WR)
-    assert gateway.close() in (0, -signal.SIGKILL)
+    with (cache_home / f".{DEFAULT_MODEL}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # as somebody who prepares the model
+        gateway.send(Start(EngineConfig(kv_memory_bytes=1 << 20)))
+        while not (isinstance(message := gateway.receive(), Progress) and "wait" in message.text):
+            pass
+        if word == "stop":
+            gateway.send(Stop())
+            gateway.stream.shutdown(socket.SHUT_WR)
+        assert gateway.close() in (0, -signal.SIGKILL)
 
 
 def test_model_that_cannot_load_is_reported(gateway: Gateway, tmp_path: Path) -> None:

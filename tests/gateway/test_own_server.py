@@ -19,8 +19,8 @@ import asyncio, sys
 from gateway.client.own_server import own_server
 
 async def run():
-    async with own_server(["--backend", "echo", "--model", sys.argv[1]]) as url:
-        print(url, flush=True)
+    async with own_server(["--backend", "echo", "--model", sys.argv[1]]) as server:
+        print(server.url, flush=True)
         await asyncio.sleep(600)
 
 asyncio.run(run())
