@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 
-import msgspec
 from transformers import PreTrainedModel
 
 from prefixcache.config import EngineConfig
@@ -116,9 +115,9 @@ class Engine:
         *,
         tokenizer: Tokenizer | None = None,
     ) -> Engine:
-        """Serve a transformers model that is already in memory; it is taken over and changed.
+        """Serve a transformers model that is already in memory; it is taken over.
 
-        Its weights stay as precise as they are unless `config.weights` says otherwise.
+        Its modules stay what they are unless `config.weights` says how to pack them.
 
         Without a tokenizer, prompts are token ids and there are no stop strings.
 
@@ -130,9 +129,14 @@ class Engine:
         for setting in ("model", "dtype", "device", "threads"):
             if (value := getattr(settings, setting)) != getattr(EngineConfig(), setting):
                 raise ConfigError(setting, value, "the model is in memory already; leave it out")
-        if settings.weights == "auto":  # the caller's own weights, not rounded unasked
-            settings = msgspec.structs.replace(settings, weights="float32")
-        return cls(prepare_model(model, settings, name="model", tokenizer=tokenizer), settings)
+        loaded = prepare_model(
+            model,
+            settings,
+            name="model",
+            tokenizer=tokenizer,
+            keeps_modules=settings.weights == "auto",
+        )
+        return cls(loaded, settings)
 
     @property
     def has_work(self) -> bool:

@@ -79,9 +79,12 @@ def prepare_model(
     name: str,
     tokenizer: Tokenizer | None = None,
     folder: Path | None = None,
+    keeps_modules: bool = False,
     report: Callable[[str], None] = logger.info,
 ) -> LoadedModel:
     """Switch a loaded model to paged attention, give it a store, pack its weights and check it.
+
+    With `keeps_modules` nothing is packed and `config.weights` is not looked at.
 
     Raises:
         UnsupportedModelError: it cannot be served; the message says why.
@@ -92,7 +95,7 @@ def prepare_model(
     layout = paged.layout(config.block_size_tokens)
     n_blocks = _pool_blocks(layout, config, paged.device)
     store = KVStore(layout, n_blocks, paged.device)
-    kind = choose_kind(config.weights, paged.dtype, paged.device)
+    kind = None if keeps_modules else choose_kind(config.weights, paged.dtype, paged.device)
     if kind is not None:
         report(str(pack_model(paged, store, kind, config.weights)))
     check_model(paged, store, weights=kind)

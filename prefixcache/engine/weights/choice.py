@@ -48,9 +48,15 @@ def choose_kind(wanted: WeightsName, dtype: torch.dtype, device: torch.device) -
     float16 elsewhere.
 
     Raises:
-        ConfigError: the CPU or this torch has no kernel for what is wanted.
+        ConfigError: the CPU or this torch has no kernel for what is wanted, or the weights
+            that are to be packed are not float32 on a CPU.
     """
     if device.type != "cpu" or dtype != torch.float32:
+        is_there = wanted in ("auto", "float32") or (wanted == "16bit" and dtype.itemsize == 2)
+        if not is_there:
+            found = f"{dtype}".removeprefix("torch.")
+            reason = f"needs float32 weights on a CPU to start from, not {found} on {device}"
+            raise ConfigError("weights", wanted, reason)
         return None
     if wanted == "float32":
         return "float32"

@@ -50,10 +50,9 @@ class LeanLayer(nn.Module):
     ) -> Tensor:
         """Return the layer's output, [1, t, width], as the original layer would."""
         if step is None or position_embeddings is None or arguments:
-            given = {"position_embeddings": position_embeddings} | extras
-            if step is not None:
-                given["step"] = step
-            output: Tensor = self.original(hidden_states, *arguments, **given)
+            known = {"step": step, "position_embeddings": position_embeddings}
+            extras.update((name, found) for name, found in known.items() if found is not None)
+            output: Tensor = self.original(hidden_states, *arguments, **extras)
             return output
         rows = hidden_states[0]
         rows = rows + self._attended(rows, step, position_embeddings)

@@ -102,7 +102,7 @@ class _LayerPacker:
 
     def lean(self, parts: LayerParts | None, angles: Angles) -> LeanLayer | None:
         """Return the layer's lean form, or None where it does not give what the layer gives."""
-        if parts is None:
+        if parts is None or not isinstance(self._seen.keywords.get("position_embeddings"), tuple):
             return None
         products = LayerProducts(
             qkv=self._fused(parts.qkv),
@@ -113,7 +113,7 @@ class _LayerPacker:
         lean = LeanLayer(self._layer, parts, products, angles)
         try:
             found, expected = self._seen.again(lean), self._seen.again(self._layer)
-        except (RuntimeError, IndexError, ValueError):  # shapes that do not fit
+        except (RuntimeError, IndexError, TypeError, ValueError):  # shapes that do not fit
             return None
         agrees = self._seen.difference(found, expected) <= SAME_WEIGHTS[self._kind]
         return lean if agrees else None

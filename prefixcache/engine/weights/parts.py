@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from prefixcache.engine.weights.modules import is_linear
+from prefixcache.engine.weights.modules import is_linear, weight_and_bias
 from prefixcache.engine.weights.norms import LeanNorm, lean_norm
 from prefixcache.kv import LayerGroup
 
@@ -58,22 +58,18 @@ def find_parts(layer: nn.Module, group: LayerGroup) -> LayerParts | None:
     """
     children = dict(layer.named_children())
     attention, mlp = children.get("self_attn"), children.get("mlp")
-    if attention is None or mlp is None or group.key_dim != group.value_dim:
-        return None
-    if not (_only(layer, _NORMS | {"self_attn", "mlp"}) and _only(attention, _ATTENTION)):
-        return None
-    if any(getattr(attention, name, None) is not None for name in _SCORE_CHANGES):
+    if attention is None or mlp is None or not _only(layer, _NORMS | {"self_attn", "mlp"}):
         return None
     qkv = _present(attention, ("qkv_proj",), ("q_proj", "k_proj", "v_proj"))
     gate_up = _present(mlp, ("gate_up_proj",), ("gate_proj", "up_proj"))
-    others = _present(attention, ("o_proj",)) and _present(mlp, ("down_proj",))
     activation = getattr(mlp, "act_fn", None) or getattr(mlp, "activation_fn", None)
-    scaling = getattr(attention, "scaling", None)
-    if not (qkv and gate_up and others and _only(mlp, _MLP)) or activation is None:
+    is_fed_forward = gate_up and _present(mlp, ("down_proj",)) and _only(mlp, _MLP)
+    if activation is None or not (is_fed_forward and qkv and _is_common(attention, group)):
         return None
-    heads = _n_heads(attention, group)
+    scaling, heads = attention.scaling, _n_heads(attention, group)
+    assert isinstance(scaling, float)
     norms = _norms(children, attention, heads, group.kv_heads)
-    if norms is None or heads < 1 or not isinstance(scaling, float):
+    if norms is None:
         return None
     return LayerParts(
         attention=attention,
@@ -87,6 +83,18 @@ def find_parts(layer: nn.Module, group: LayerGroup) -> LayerParts | None:
         gate_up=tuple(f"mlp.{name}" for name in gate_up),
         down="mlp.down_proj",
         activation=activation,
+    )
+
+
+def _is_common(attention: nn.Module, group: LayerGroup) -> bool:
+    """Whether attention has nothing beside projections, norms of heads and a scaling."""
+    return (
+        _only(attention, _ATTENTION)
+        and bool(_present(attention, ("o_proj",)))
+        and group.key_dim == group.value_dim
+        and isinstance(getattr(attention, "layer_idx", None), int)
+        and isinstance(getattr(attention, "scaling", None), float)
+        and all(getattr(attention, name, None) is None for name in _SCORE_CHANGES)
     )
 
 
@@ -109,9 +117,8 @@ def _present(module: nn.Module, *choices: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _n_heads(attention: nn.Module, group: LayerGroup) -> int:
-    inputs = attention.get_submodule("o_proj").in_features
-    assert isinstance(inputs, int)
-    return inputs // group.value_dim
+    weight, _ = weight_and_bias(attention.get_submodule("o_proj"))
+    return weight.shape[1] // group.value_dim
 
 
 def _norms(

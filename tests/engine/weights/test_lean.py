@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 from transformers import (
     AutoModelForCausalLM,
     CohereConfig,
+    Gemma2Config,
     Gemma3TextConfig,
     GemmaConfig,
     GPT2Config,
@@ -24,9 +26,13 @@ from transformers import (
 )
 
 from prefixcache.config import EngineConfig, WeightsName
+from prefixcache.engine import Engine
 from prefixcache.engine.loading import LoadedModel, prepare_model
+from prefixcache.engine.weights import pack
 from prefixcache.engine.weights.choice import is_usable
-from prefixcache.errors import ConfigError
+from prefixcache.engine.weights.products import PlainProduct, Product
+from prefixcache.errors import ConfigError, UnsupportedModelError
+from tests.support.models import Bench, prompt_ids, tiny_model
 
 SMALL: dict[str, Any] = {
     "vocab_size": 320,
@@ -163,3 +169,54 @@ def test_float32_does_not_hold_a_shared_weight_twice() -> None:
     """An output layer that shares the embedding's weight keeps sharing it."""
     model = serve(make(LlamaConfig(**SMALL, tie_word_embeddings=True)), "float32")[0].model.model
     assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
+
+
+def test_model_that_attention_cannot_serve_is_refused_with_a_reason() -> None:
+    """Packing does not hide what is missing."""
+    model = make(Gemma2Config(**SMALL, head_dim=16, attn_logit_softcapping=5.0))
+    with pytest.raises(UnsupportedModelError, match="softcap"):
+        serve(model, "16bit")
+
+
+def test_layer_that_packing_breaks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A product that is grossly wrong stops the load and says what to do."""
+
+    def wrong(weight: Tensor, _: Tensor | None) -> Product:
+        return PlainProduct(weight.flip(0), None)
+
+    monkeypatch.setattr(pack, "packer", lambda _: wrong)
+    with pytest.raises(UnsupportedModelError, match=r"layer 0 with weights as .*float32"):
+        serve(make(LEAN["llama"]), "16bit")
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+def test_cached_and_uncached_answers_agree(weights: WeightsName) -> None:
+    """Whatever the weights, a prompt whose prefix is cached continues as it did uncached."""
+    bench = Bench("llama", weights=weights)
+    prompt = prompt_ids(41)
+    cold, warm = bench.run(prompt, 6), bench.run(prompt, 6)
+    assert (cold.cached_tokens, warm.cached_tokens) == (0, 40)
+    assert warm.token_ids == cold.token_ids
+
+
+def test_model_in_memory_keeps_its_weights_unless_asked() -> None:
+    """from_model replaces nothing by itself; the info says what is served."""
+    small, model = EngineConfig(kv_memory_bytes=1 << 20), tiny_model("llama")
+    modules = list(model.modules())
+    assert Engine.from_model(model, small).info.weights == "float32"
+    assert list(model.modules()) == modules
+    small = EngineConfig(kv_memory_bytes=1 << 20, weights="int8")
+    info = Engine.from_model(tiny_model("llama"), small).info
+    assert (info.weights, info.dtype) == ("int8", "float32")
+    assert "int8" in info.kv_format
+
+
+def test_packed_model_still_runs_by_itself() -> None:
+    """Without a step the original layers run, so that transformers' own calls go on working."""
+    model = make(LEAN["qwen3"])
+    ids = torch.tensor([prompt_ids(12)])
+    with torch.no_grad():
+        expected = copy.deepcopy(model)(ids).logits
+        loaded, _ = serve(model, "float32")
+        loaded.model.use_attention("eager")
+        torch.testing.assert_close(model(ids).logits, expected, atol=1e-3, rtol=1e-4)

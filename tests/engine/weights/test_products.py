@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import torch
 from torch import Tensor
 
 from prefixcache.config import EngineConfig, WeightsName
+from prefixcache.engine.weights import choice
 from prefixcache.engine.weights.choice import choose_kind, head_kind, is_usable, load_dtype, packer
-from prefixcache.engine.weights.products import Int8Product, WeightKind
+from prefixcache.engine.weights.products import Int8Product, PlainProduct, WeightKind
 from prefixcache.errors import ConfigError
 
 CPU = torch.device("cpu")
@@ -155,6 +156,32 @@ def test_settings_that_contradict_are_refused(
     """The message says which setting to change."""
     with pytest.raises(ConfigError, match=reason):
         load_dtype(EngineConfig(**settings), device)
+
+
+@pytest.mark.parametrize("wanted", ["16bit", "int8"])
+def test_packing_starts_from_float32_on_a_cpu(wanted: WeightsName) -> None:
+    """A model in memory that is something else is refused, not served otherwise in silence."""
+    with pytest.raises(ConfigError, match="float32 on cuda"):
+        choose_kind(wanted, torch.float32, GPU)
+    if wanted == "int8":
+        with pytest.raises(ConfigError, match="bfloat16 on cpu"):
+            choose_kind(wanted, torch.bfloat16, CPU)
+
+
+def test_missing_kernels_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """auto falls back to float32 with torch's own product; what was asked for is refused."""
+
+    def missing(*_: object, **__: object) -> NoReturn:
+        raise RuntimeError("no such kernel")
+
+    for name in ("OneDnnProduct", "HalfProduct", "Int8Product"):
+        monkeypatch.setattr(choice, name, missing)
+    assert choose_kind("auto", torch.float32, CPU) == "float32"
+    assert packer("float32") is PlainProduct
+    asked: tuple[WeightsName, ...] = ("16bit", "int8")
+    for wanted in asked:
+        with pytest.raises(ConfigError, match="no kernel"):
+            choose_kind(wanted, torch.float32, CPU)
 
 
 def test_unknown_weights_are_refused() -> None:
