@@ -1,4 +1,7 @@
-"""Workloads and measurement of our own parts. `straight` and `attention` alone need torch."""
+"""Workloads and measurement of our own parts.
+
+Only `straight`, `attention` and `quality` need torch.
+"""
 
 from prefixcache.bench.machine import machine
 

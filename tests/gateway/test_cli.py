@@ -130,6 +130,7 @@ def test_flags_win_over_the_file(model: str, tmp_path: Path) -> None:
         ("serve", "--config", "/nonexistent.toml"),
         ("serve", "--kv-memory", "lots"),
         ("serve", "--dtype", "int3"),
+        ("serve", "--weights", "4bit"),
         ("serve", "--threads", "0"),
         ("serve", "--drain-seconds", "-1"),
         ("serve", "--drain-seconds", "nan"),
@@ -146,6 +147,7 @@ def test_flags_win_over_the_file(model: str, tmp_path: Path) -> None:
         ("bench", "attention", "--prefix", "0"),
         ("bench", "attention", "--streams", "0"),
         ("bench", "attention", "--new", "x"),
+        ("bench", "quality", "--weights", "4bit"),
     ],
 )
 def test_bad_input_is_one_line_and_code_2(arguments: tuple[str, ...]) -> None:
@@ -186,6 +188,7 @@ def test_a_start_that_fails_is_one_line_and_code_1(tmp_path: Path) -> None:
         (("bench", "first-token"), "bench first-token"),
         (("bench", "index"), "bench index"),
         (("bench", "attention"), "bench attention"),
+        (("bench", "quality"), "bench quality"),
     ],
 )
 def test_help_ends_with_an_example(command: tuple[str, ...], example: str) -> None:

@@ -1,0 +1,63 @@
+"""The command `prefixcache bench quality`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import cast, get_args
+
+import click
+
+from gateway.bench import each, one_of, save
+from prefixcache.bench.quality import as_data, as_table, compare, own_text
+from prefixcache.config import EngineConfig, WeightsName
+
+_ROOM_BYTES = 512 * 1024**2  # for the KV of what is measured
+
+
+@click.command("quality", epilog="Example: prefixcache bench quality --weights int8")
+@click.option("--model", help="As for serve.  [default: the small chat model]")
+@click.option(
+    "--weights",
+    callback=each(one_of(get_args(WeightsName))),
+    default="16bit,int8",
+    show_default=True,
+    metavar="NAME,...",
+    help="What to hold to float32.",
+)
+@click.option(
+    "--text",
+    "text_file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="UTF-8 text to predict.  [default: one of our own]",
+)
+@click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option("--repeats", type=click.IntRange(min=1), default=25, show_default=True)
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the result here.")
+def quality(
+    model: str | None,
+    weights: tuple[str, ...],
+    text_file: Path | None,
+    threads: int,
+    repeats: int,
+    json_file: Path | None,
+) -> None:
+    """Hold 16-bit and int8 weights to float32: how a text is predicted, and how fast.
+
+    `KL` is the divergence from float32 in nats a token, `agree` the share of tokens after which
+    the best next token is the same.
+    """
+    text = own_text() if text_file is None else text_file.read_text(encoding="utf-8")
+    rows = list(
+        compare(
+            EngineConfig(model=model, threads=threads, kv_memory_bytes=_ROOM_BYTES),
+            cast(tuple[WeightsName, ...], weights),
+            text,
+            repeats=repeats,
+            env=os.environ,
+            report=lambda line: click.echo(line, err=True),
+        )
+    )
+    click.echo(as_table(rows))
+    if json_file is not None:
+        save(json_file, {"results": as_data(rows)})

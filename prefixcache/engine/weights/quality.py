@@ -1,0 +1,95 @@
+"""How far a model with packed weights is from the same one in float32, and how fast it is."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from prefixcache.engine.loading import LoadedModel
+from prefixcache.engine.plan import Chunk, plan_step
+from prefixcache.types import BlockId, Span
+
+_CHUNK_TOKENS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """How a model predicts a text, beside a reference."""
+
+    perplexity: float
+    kl_mean: float  # Kullback-Leibler divergence of the reference from it, in nats a token
+    kl_max: float
+    agreement: float  # share of tokens after which both have the same best next token
+
+
+def log_probabilities(loaded: LoadedModel, token_ids: Sequence[int]) -> Tensor:
+    """Return float32 [len(token_ids), vocab_size]: what follows each token, paged as served.
+
+    Overwrites the store's first blocks, which must be unused.
+    """
+    parts = []
+    for start in range(0, len(token_ids), _CHUNK_TOKENS):
+        part = token_ids[start : start + _CHUNK_TOKENS]
+        step = plan_step([_chunk(loaded, part, start, 0)], loaded.store, loaded.model.device)
+        rows = torch.arange(len(part), device=loaded.model.device)
+        logits = loaded.model.forward(replace(step, logit_rows=rows))
+        parts.append(torch.log_softmax(logits, dim=-1))
+    return torch.cat(parts)
+
+
+def quality(found: Tensor, reference: Tensor, token_ids: Sequence[int]) -> Quality:
+    """Compare two results of `log_probabilities` for the same tokens."""
+    following = torch.tensor(token_ids[1:])[:, None]
+    loss = -found[:-1].gather(1, following).double().mean().item()
+    divergences = torch.cat(
+        [_divergence(*pair) for pair in zip(_parts(found), _parts(reference), strict=True)]
+    )
+    same = found.argmax(dim=-1) == reference.argmax(dim=-1)
+    return Quality(
+        perplexity=math.exp(loss),
+        kl_mean=divergences.mean().item(),
+        kl_max=divergences.max().item(),
+        agreement=same.double().mean().item(),
+    )
+
+
+def step_ms(
+    loaded: LoadedModel, *, n_rows: int, n_tokens: int, context: int, repeats: int
+) -> float:
+    """Return the median processor time in ms of a step, of all threads together.
+
+    The step feeds `n_tokens` tokens to each of `n_rows` sequences that have `context` tokens in
+    the store; its blocks must be unused, and are overwritten.
+    """
+    size = loaded.store.layout.block_size_tokens
+    blocks = -(-(context + n_tokens) // size)
+    token_ids = [token % loaded.info.vocab_size for token in range(n_tokens)]
+    chunks = [_chunk(loaded, token_ids, context, row * blocks) for row in range(n_rows)]
+    times = []
+    for _ in range(repeats + 1):
+        begin = time.process_time()
+        loaded.model.forward(plan_step(chunks, loaded.store, loaded.model.device))
+        times.append((time.process_time() - begin) * 1e3)
+    return statistics.median(times[1:])
+
+
+def _chunk(loaded: LoadedModel, token_ids: Sequence[int], first: int, first_block: int) -> Chunk:
+    n_blocks = -(-(first + len(token_ids)) // loaded.store.layout.block_size_tokens)
+    tables = tuple([Span(BlockId(first_block), n_blocks)] for _ in loaded.store.layout.groups)
+    return Chunk(token_ids, first, tables, wants_logits=True)
+
+
+def _parts(rows: Tensor) -> tuple[Tensor, ...]:
+    """Cut rows so that their copies in double precision stay small."""
+    return torch.tensor_split(rows, -(-len(rows) // 64))
+
+
+def _divergence(found: Tensor, reference: Tensor) -> Tensor:
+    found, reference = found.double(), reference.double()
+    return (reference.exp() * (reference - found)).sum(dim=-1)
