@@ -43,13 +43,14 @@ def load_model(
     if config.threads is not None:
         use_threads(config.threads)
     device = usable_device(config.device)
+    dtype = load_dtype(config, device)
     source = resolve_model(config.model, env=env, report=report)
     folder = serving_folder(source, env=env, report=report)
     report(f"loading {source} on {device}")
     try:
         model, found = AutoModelForCausalLM.from_pretrained(
             source,
-            dtype=load_dtype(config, device),
+            dtype=dtype,
             attn_implementation="eager",
             trust_remote_code=False,
             use_safetensors=True,

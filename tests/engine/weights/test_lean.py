@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,7 +33,7 @@ from prefixcache.engine.weights import pack
 from prefixcache.engine.weights.choice import is_usable
 from prefixcache.engine.weights.products import PlainProduct, Product
 from prefixcache.errors import ConfigError, UnsupportedModelError
-from tests.support.models import Bench, prompt_ids, tiny_model
+from tests.support.models import Bench, prompt_ids, tiny_model, write_tiny_model
 
 SMALL: dict[str, Any] = {
     "vocab_size": 320,
@@ -209,6 +210,14 @@ def test_model_in_memory_keeps_its_weights_unless_asked() -> None:
     info = Engine.from_model(tiny_model("llama"), small).info
     assert (info.weights, info.dtype) == ("int8", "float32")
     assert "int8" in info.kv_format
+
+
+def test_contradicting_settings_are_a_setting_s_fault(tmp_path: Path) -> None:
+    """They are bad input, not a model that cannot be loaded."""
+    write_tiny_model(tmp_path)
+    config = EngineConfig(model=str(tmp_path), weights="int8", dtype="bfloat16")
+    with pytest.raises(ConfigError, match="leave dtype out"):
+        Engine.load(config, env={})
 
 
 def test_packed_model_still_runs_by_itself() -> None:
