@@ -17,7 +17,7 @@ from prefixcache.engine.model import PagedModel
 from prefixcache.engine.resolve import resolve_model, serving_folder
 from prefixcache.engine.resources import kv_memory_bytes, usable_device, use_threads
 from prefixcache.engine.selfcheck import N_TOKENS, check_model
-from prefixcache.engine.weights import choose_kind, load_dtype, pack_model
+from prefixcache.engine.weights import WeightKind, choose_kind, load_dtype, pack_model
 from prefixcache.errors import ConfigError, ModelError
 from prefixcache.kv import KVLayout, KVStore
 from prefixcache.text import Tokenizer
@@ -96,9 +96,7 @@ def prepare_model(
     layout = paged.layout(config.block_size_tokens)
     n_blocks = _pool_blocks(layout, config, paged.device)
     store = KVStore(layout, n_blocks, paged.device)
-    kind = None if keeps_modules else choose_kind(config.weights, paged.dtype, paged.device)
-    if kind is not None:
-        report(str(pack_model(paged, store, kind, config.weights)))
+    kind = None if keeps_modules else _pack(paged, store, config, report)
     check_model(paged, store, weights=kind)
     info = ModelInfo(
         name=name,
@@ -115,6 +113,15 @@ def prepare_model(
         load_id=secrets.token_hex(8),
     )
     return LoadedModel(paged, store, tokenizer, info)
+
+
+def _pack(
+    paged: PagedModel, store: KVStore, config: EngineConfig, report: Callable[[str], None]
+) -> WeightKind | None:
+    kind = choose_kind(config.weights, paged.dtype, paged.device)
+    if kind is not None:
+        report(str(pack_model(paged, store, kind, config.weights)))
+    return kind
 
 
 def _short_name(model: str) -> str:
