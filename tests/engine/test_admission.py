@@ -52,10 +52,12 @@ def test_who_gives_way_is_the_youngest_of_the_lowest_priority() -> None:
 def test_what_is_read_for_an_urgent_twin_is_urgent() -> None:
     """A reader with a twin of a lower number waiting for it is read before other long prompts."""
     bench = Bench(max_step_tokens=16)
-    shared = prompt_ids(60, seed=1)
-    bench.submit("other", prompt_ids(60, seed=2), 1, priority=0)
+    shared = prompt_ids(100, seed=1)
     bench.submit("reader", [*shared, 1], 1, priority=4)
     bench.step()
+    bench.submit("other", prompt_ids(60, seed=2), 1)
+    bench.step()
+    assert bench.engine.stats().running == 2
     bench.submit("twin", [*shared, 2], 1, priority=-1)
     order: list[str] = []
     while bench.engine.has_work:
@@ -200,6 +202,17 @@ def test_a_queue_has_an_end_for_twins_too() -> None:
     assert bench.engine.stats().waiting == 6
     kinds = [answer.failed.kind for answer in bench.answers.values() if answer.ending is not None]
     assert kinds == [FailureKind.OVERLOADED] * 5
+
+
+def test_who_would_get_nothing_of_a_step_holds_no_room_yet() -> None:
+    """Of three long prompts one is read; the others wait, and match what is cached by then."""
+    bench = Bench(max_step_tokens=16)
+    for number in range(3):
+        bench.submit(f"r{number}", prompt_ids(60, seed=number), 1)
+    bench.step()
+    stats = bench.engine.stats()
+    assert (stats.running, stats.waiting, stats.pool.held) == (1, 2, 60 // BLOCK)
+    bench.drain()
 
 
 def test_a_request_that_cannot_be_scheduled_fails_alone() -> None:

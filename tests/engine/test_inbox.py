@@ -1,0 +1,40 @@
+"""Messages between the thread that reads frames and the loop that steps the engine."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from prefixcache.engine.inbox import Inbox
+from prefixcache.types import RequestId
+from prefixcache.wire import Cancel, ToWorker
+
+
+def cancel(number: int) -> Cancel:
+    return Cancel(RequestId(f"r{number}"))
+
+
+def test_taking_from_an_inbox_that_was_not_full_waits_for_nothing() -> None:
+    """A step is not held up for messages that may come."""
+    inbox = Inbox()
+    taken: list[ToWorker] = []
+    began = time.monotonic()
+    for number in range(300):
+        inbox.put(cancel(number))
+        inbox.take_into(taken.append)
+    assert taken == [cancel(number) for number in range(300)]
+    assert time.monotonic() - began < 300 * 0.02
+
+
+def test_a_message_larger_than_the_inbox_has_room_when_it_is_alone() -> None:
+    """Otherwise nothing would ever go on."""
+    inbox = Inbox(limit_bytes=1)
+    taken: list[ToWorker] = []
+    inbox.put(cancel(1))
+    putting = threading.Thread(target=inbox.put, args=(cancel(2),))
+    putting.start()
+    inbox.take_into(taken.append)
+    putting.join(10)
+    assert not putting.is_alive()
+    inbox.take_into(taken.append)
+    assert taken == [cancel(1), cancel(2)]
