@@ -17,14 +17,15 @@ from gateway.api.openai_options import (
     make_call,
     prompt_of,
 )
-from gateway.api.openai_replies import ChatShape, Head
+from gateway.api.openai_replies import Head
+from gateway.api.openai_shapes import ChatShape
 from gateway.errors import InvalidRequestError
 from gateway.service import Service
 
 
 async def create_chat_completion(request: web.Request) -> web.StreamResponse:
     """Answer a conversation with the model's next turn."""
-    return await answer_body(request, _asked, ChatShape)
+    return await answer_body(request, _asked)
 
 
 def _asked(service: Service, data: bytes) -> Asked:
@@ -39,15 +40,28 @@ def _asked(service: Service, data: bytes) -> Asked:
         token_ids = served.encoder.chat(
             messages, tools=body.tools or None, max_characters=served.max_characters
         )
+    prompts = Prompts("messages", [token_ids], _max_tokens(body), top_scores=_top_scores(body))
+    head = Head.of(service, served, body, prefix="chatcmpl")
     return Asked(
-        make_call(service, served, body, Prompts("messages", [token_ids], _max_tokens(body))),
-        Head.of(service, served, body, prefix="chatcmpl"),
+        make_call(service, served, body, prompts),
+        ChatShape(head, served.token_bytes, with_scores=bool(body.logprobs)),
         bool(body.stream),
     )
 
 
+def _top_scores(body: ChatBody) -> int | None:
+    """Return how many tokens each place's scores have, or None for no scores at all."""
+    if body.logprobs:
+        return body.top_logprobs or 0
+    if body.top_logprobs:
+        raise InvalidRequestError("top_logprobs: needs logprobs to be true", "top_logprobs")
+    return None
+
+
 def _max_tokens(body: ChatBody) -> int | None:
     """Return the answer's limit: the newer field wins, neither means as far as the context goes."""
+    if body.max_tokens == 0:
+        raise InvalidRequestError("max_tokens: must be at least 1", "max_tokens")
     if body.max_completion_tokens is not None:
         return body.max_completion_tokens
     return body.max_tokens

@@ -46,7 +46,7 @@ class StraightStep:
         return time.perf_counter() - begin
 
     def _feed(self, token_ids: Sequence[int], first_position: int) -> None:
-        chunk = Chunk(list(token_ids), first_position, self._tables, wants_logits=True)
+        chunk = Chunk(list(token_ids), first_position, self._tables, n_logits=1)
         model = self._loaded.model
         logits = model.forward(plan_step([chunk], self._loaded.store, model.device))
         choose_tokens([logits[0]], [self._sampler])

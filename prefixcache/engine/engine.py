@@ -7,10 +7,11 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 
+import msgspec
 from transformers import PreTrainedModel
 
 from prefixcache.config import EngineConfig
-from prefixcache.engine.answers import Answers
+from prefixcache.engine.answers import Answers, end_tokens
 from prefixcache.engine.budget import StepBudget
 from prefixcache.engine.counters import Counters
 from prefixcache.engine.loading import LoadedModel, load_model, prepare_model
@@ -20,7 +21,7 @@ from prefixcache.engine.scheduler import Scheduler
 from prefixcache.engine.sequence import Sequence
 from prefixcache.engine.validation import request_refusal
 from prefixcache.errors import ConfigError, EngineError
-from prefixcache.index import TOKEN_BYTES, BlockCopy, Namespace, PrefixCache
+from prefixcache.index import TOKEN_BYTES, BlockCopy, Namespace, PrefixCache, unpack
 from prefixcache.index.policies import PolicyOptions, make_policy
 from prefixcache.text import OutputText, Tokenizer
 from prefixcache.types import (
@@ -213,6 +214,9 @@ class Engine:
         text = None
         if self._tokenizer is not None:
             text = OutputText(self._tokenizer, stop=request.sampling.stop)
+        sampling = request.sampling
+        if sampling.prompt_scores is not None:  # every row has to be computed
+            request = msgspec.structs.replace(request, read_cache=False)
         n_prompt = len(request.token_ids) // TOKEN_BYTES
         return Sequence(
             request=request,
@@ -222,7 +226,11 @@ class Engine:
                 tenant=request.tenant,
                 salt=request.salt,
             ),
-            max_tokens=min(request.sampling.max_tokens, self.info.max_model_tokens - n_prompt),
-            sampler=Sampler(request.sampling),
+            max_tokens=min(sampling.max_tokens, self.info.max_model_tokens - n_prompt),
+            sampler=Sampler(
+                sampling,
+                prompt=unpack(request.token_ids) if sampling.repetition_penalty != 1 else (),
+                end_ids=end_tokens(sampling, self.info),
+            ),
             text=text,
         )

@@ -22,7 +22,7 @@ class Chunk:
     token_ids: Sequence[int]
     first_position: int
     tables: tuple[Sequence[Span], ...]
-    wants_logits: bool  # of its last token
+    n_logits: int  # of its last so many tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Step:
     store: KVStore
     token_ids: Tensor  # int64 [1, t]
     positions: Tensor  # int64 [1, t]
-    logit_rows: Tensor  # int64 [chunks that want logits], in their order
+    logit_rows: Tensor  # int64 [the chunks' n_logits], in their order
     groups: tuple[GroupStep, ...]
 
 
@@ -74,11 +74,11 @@ def plan_step(chunks: Sequence[Chunk], store: KVStore, device: torch.device) -> 
         for chunk in chunks
         for position in range(chunk.first_position, chunk.first_position + len(chunk.token_ids))
     ]
-    logit_rows, end = [], 0
+    logit_rows: list[int] = []
+    end = 0
     for chunk in chunks:
         end += len(chunk.token_ids)
-        if chunk.wants_logits:
-            logit_rows.append(end - 1)
+        logit_rows.extend(range(end - chunk.n_logits, end))
     return Step(
         store=store,
         token_ids=torch.tensor([token_ids], device=device),

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from prefixcache.engine.budget import StepBudget
@@ -19,9 +20,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the model gave for one share: logits [vocab_size] where its sequence is up to date."""
+    """What the model gave for one share."""
 
-    row: Tensor | None = None
+    row: Tensor | None = None  # logits [vocab_size] where its sequence is up to date
+    prompt_rows: Tensor | None = None  # [rows, vocab_size], of prompt tokens that want a score
     has_failed: bool = False
 
 
@@ -50,8 +52,9 @@ class Runner:
     def _rows(self, shares: list[Share]) -> list[Outcome]:
         n_groups = len(self._store.layout.groups)
         chunks = [_chunk(share, n_groups) for share in shares]
-        logits = iter(self._model.forward(plan_step(chunks, self._store, self._model.device)))
-        return [Outcome(row=next(logits) if chunk.wants_logits else None) for chunk in chunks]
+        logits = self._model.forward(plan_step(chunks, self._store, self._model.device))
+        parts = torch.split(logits, [chunk.n_logits for chunk in chunks])
+        return [_outcome(share, part) for share, part in zip(shares, parts, strict=True)]
 
     def _row_alone(self, share: Share) -> Outcome:
         try:
@@ -59,6 +62,12 @@ class Runner:
         except Exception:
             logger.exception("request %s failed", share.sequence.request.request_id)
             return Outcome(has_failed=True)
+
+
+def _outcome(share: Share, logits: Tensor) -> Outcome:
+    if share.sequence.n_computed + share.n_tokens < share.sequence.n_tokens:
+        return Outcome(prompt_rows=logits if len(logits) else None)
+    return Outcome(row=logits[-1], prompt_rows=logits[:-1] if len(logits) > 1 else None)
 
 
 def _chunk(share: Share, n_groups: int) -> Chunk:
@@ -71,5 +80,5 @@ def _chunk(share: Share, n_groups: int) -> Chunk:
         token_ids=sequence.tokens(start, stop),
         first_position=start,
         tables=tuple(sequence.lease.spans(group) for group in range(n_groups)),
-        wants_logits=stop == sequence.n_tokens,
+        n_logits=sequence.n_logits(stop),
     )

@@ -151,7 +151,7 @@ class Scheduler:
         return True
 
     def _continue(self, sequence: Sequence, used: int, shares: list[Share]) -> int:
-        n_tokens = self._budget.share(sequence.n_pending, used)
+        n_tokens = self._budget.share(sequence.n_feedable, used)
         if n_tokens:
             shares.append(Share(sequence, n_tokens))
         return n_tokens

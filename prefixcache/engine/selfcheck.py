@@ -54,7 +54,7 @@ def _differences(model: PagedModel, store: KVStore, token_ids: list[int]) -> lis
     tables = tuple([Span(BlockId(0), n_blocks)] for _ in store.layout.groups)
     differences = []
     for start, stop in zip(CUTS, (*CUTS[1:], N_TOKENS), strict=True):
-        chunk = Chunk(token_ids[start:stop], start, tables, wants_logits=True)
+        chunk = Chunk(token_ids[start:stop], start, tables, n_logits=1)
         found = model.forward(plan_step([chunk], store, model.device))[0]
         wanted = expected[stop - 1]
         differences.append(((found - wanted).norm() / wanted.norm()).item())

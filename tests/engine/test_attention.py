@@ -59,7 +59,7 @@ def test_pieces_equal_the_whole(cuts: tuple[int, ...], window: int | None, value
     query = torch.randn(HEADS, n, DIM)
     keys, values = torch.randn(KV_HEADS, n, DIM), torch.randn(KV_HEADS, n, value_dim)
     for start, stop in zip(cuts, (*cuts[1:], n), strict=True):
-        chunk = Chunk(list(range(start, stop)), start, (table,), wants_logits=True)
+        chunk = Chunk(list(range(start, stop)), start, (table,), n_logits=1)
         step = plan_step([chunk], store, CPU)
         rows = slice(start, stop)
         store.write(0, step.groups[0].slots, keys[:, rows], values[:, rows])
@@ -81,8 +81,8 @@ def test_rows_of_a_batch_do_not_see_each_other() -> None:
     group = LayerGroup((0,), KV_HEADS, DIM, DIM, None)
     store = KVStore(KVLayout((group,), BLOCK, torch.float32), 16, CPU)
     chunks = [
-        Chunk(list(range(5)), 0, ([Span(BlockId(4), 2)],), wants_logits=True),
-        Chunk(list(range(3)), 0, ([Span(BlockId(9), 1)],), wants_logits=True),
+        Chunk(list(range(5)), 0, ([Span(BlockId(4), 2)],), n_logits=1),
+        Chunk(list(range(3)), 0, ([Span(BlockId(9), 1)],), n_logits=1),
     ]
     step = plan_step(chunks, store, CPU)
     query, keys = torch.randn(HEADS, 8, DIM), torch.randn(KV_HEADS, 8, DIM)
@@ -101,8 +101,8 @@ def test_plan_places_tokens_by_position() -> None:
     store = KVStore(KVLayout((group,), BLOCK, torch.float32), 16, CPU)
     table = [Span(BlockId(7), 1), Span(BlockId(2), 2)]
     chunks = [
-        Chunk([50, 51, 52], 3, (table,), wants_logits=True),
-        Chunk([60], 0, ([Span(BlockId(5), 1)],), wants_logits=False),
+        Chunk([50, 51, 52], 3, (table,), n_logits=1),
+        Chunk([60], 0, ([Span(BlockId(5), 1)],), n_logits=0),
     ]
     step = plan_step(chunks, store, CPU)
     assert step.token_ids.tolist() == [[50, 51, 52, 60]]
@@ -115,7 +115,7 @@ def test_unknown_features_are_refused_by_name() -> None:
     """What a model asks of its attention is honoured or refused, never dropped."""
     group = LayerGroup((0,), 1, DIM, DIM, None)
     store = KVStore(KVLayout((group,), BLOCK, torch.float32), 2, CPU)
-    chunk = Chunk([1], 0, ([Span(BlockId(0), 1)],), wants_logits=True)
+    chunk = Chunk([1], 0, ([Span(BlockId(0), 1)],), n_logits=1)
     ones = torch.ones(1, 1, 1, DIM)
     with pytest.raises(EngineError, match="softcap"):
         attention.paged_attention(

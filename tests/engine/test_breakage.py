@@ -40,6 +40,7 @@ from prefixcache.types import (
     Span,
     Started,
 )
+from tests.support.drawing import draw
 from tests.support.models import (
     CLEAR_GAP,
     VOCAB_SIZE,
@@ -176,7 +177,7 @@ class Workload:
                 self.outputs[event.request_id].extend(event.token_ids)
             elif isinstance(event, Started):
                 assert event.cached_tokens < event.prompt_tokens
-            else:
+            elif isinstance(event, Finished | Failed):
                 self.ends[event.request_id] = event
         self.engine.cache.check()
 
@@ -263,7 +264,7 @@ def test_draws_follow_the_filtered_distribution(options: dict[str, Any]) -> None
     params = SamplingParams(**{"temperature": 1.0, "seed": 7} | options)
     sampler, n_draws = Sampler(params), 4000
     counts = torch.bincount(
-        torch.tensor([sampler.draw(logits) for _ in range(n_draws)]), minlength=8
+        torch.tensor([draw(sampler, logits) for _ in range(n_draws)]), minlength=8
     )
     expected = reference_chances(logits, params)
     assert not counts[expected == 0].any()
@@ -275,7 +276,7 @@ def test_requests_without_a_seed_differ() -> None:
     """Two samplers without a seed do not draw the same long sequence."""
     logits = torch.zeros(VOCAB_SIZE)
     first, second = (Sampler(SamplingParams(temperature=1.0)) for _ in range(2))
-    assert [first.draw(logits) for _ in range(9)] != [second.draw(logits) for _ in range(9)]
+    assert [draw(first, logits) for _ in range(9)] != [draw(second, logits) for _ in range(9)]
 
 
 @pytest.mark.parametrize(
@@ -650,7 +651,7 @@ def test_scale_of_the_model_is_the_scale_of_the_scores() -> None:
     """Where a model names its scale, attention uses that one."""
     group = LayerGroup((0,), 1, 4, 4, None)
     store = KVStore(KVLayout((group,), 4, torch.float32), 2, torch.device("cpu"))
-    chunk = Chunk([1, 2], 0, ([Span(BlockId(0), 1)],), wants_logits=True)
+    chunk = Chunk([1, 2], 0, ([Span(BlockId(0), 1)],), n_logits=1)
     step = plan_step([chunk], store, torch.device("cpu"))
     layer = torch.nn.Module()
     layer.layer_idx = 0  # type: ignore[assignment]
@@ -666,7 +667,7 @@ def test_each_layer_group_has_its_own_table() -> None:
     groups = LayerGroup((0,), 1, 4, 4, None), LayerGroup((1,), 1, 4, 4, 8)
     store = KVStore(KVLayout(groups, 4, torch.float32), 8, torch.device("cpu"))
     tables = ([Span(BlockId(2), 1)], [Span(BlockId(5), 1)])
-    step = plan_step([Chunk([1, 2], 1, tables, wants_logits=True)], store, torch.device("cpu"))
+    step = plan_step([Chunk([1, 2], 1, tables, n_logits=1)], store, torch.device("cpu"))
     assert [group.slots.tolist() for group in step.groups] == [[9, 10], [21, 22]]
     assert [group.rows[0].pieces[0].start for group in step.groups] == [8, 20]
 

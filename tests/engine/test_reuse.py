@@ -170,7 +170,7 @@ def test_every_row_after_a_cached_prefix_has_the_cold_logits(
     tables = tuple(spans for _ in bench.loaded.store.layout.groups)
 
     def feed(token_ids: list[int], first: int) -> torch.Tensor:
-        chunk = Chunk(token_ids, first, tables, wants_logits=True)
+        chunk = Chunk(token_ids, first, tables, n_logits=1)
         step = plan_step([chunk], bench.loaded.store, torch.device("cpu"))
         assert step.positions[0].tolist() == list(range(first, first + len(token_ids)))
         return bench.model.forward(replace(step, logit_rows=torch.arange(len(token_ids))))
