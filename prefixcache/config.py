@@ -31,6 +31,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     token_exact_reuse: bool = True  # copy the shared tokens of a block that is left midway
     eviction_policy: PolicyName = "lru"  # which cached prefixes go when room is needed
     idle_ttl_seconds: float = 3600.0  # eviction_policy ttl: what is unused for so long goes
+    max_grammar_bytes: int = 64 * 2**10  # of one request's schema, expression or grammar
+    max_grammars: int = 64  # compiled ones that are kept
+    grammar_seconds: float = 10.0  # for one to be compiled
 
     def __post_init__(self) -> None:
         for setting in (
@@ -38,6 +41,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             "max_running_requests",
             "max_waiting_requests",
             "max_step_tokens",
+            "max_grammar_bytes",
+            "max_grammars",
         ):
             if getattr(self, setting) < 1:
                 raise ConfigError(setting, getattr(self, setting), "must be at least 1")
@@ -47,8 +52,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
                 raise ConfigError(setting, value, "must be at least 1, or left out")
         if not self.step_seconds > 0:
             raise ConfigError("step_seconds", self.step_seconds, "must be above 0")
-        if not self.idle_ttl_seconds > 0:
-            raise ConfigError("idle_ttl_seconds", self.idle_ttl_seconds, "must be above 0")
+        for setting in ("idle_ttl_seconds", "grammar_seconds"):
+            if not getattr(self, setting) > 0:
+                raise ConfigError(setting, getattr(self, setting), "must be above 0")
         if self.eviction_policy not in get_args(PolicyName):
             choices = ", ".join(get_args(PolicyName))
             raise ConfigError("eviction_policy", self.eviction_policy, f"must be one of {choices}")

@@ -35,6 +35,23 @@ class FinishReason(StrEnum):
     LENGTH = "length"  # max_tokens, or the model's context is full
 
 
+class GrammarKind(StrEnum):
+    """What the text of a grammar is."""
+
+    JSON_SCHEMA = "json_schema"
+    REGEX = "regex"  # the whole answer matches it
+    CHOICE = "choice"  # a JSON array of texts: the answer is one of them
+    LARK = "lark"  # a context-free grammar in Lark's notation, or GBNF; its rule is `start`
+
+
+class Grammar(msgspec.Struct, frozen=True):
+    """What an answer's text must follow. A JSON schema's unknown keywords may be passed over."""
+
+    kind: GrammarKind
+    text: str
+    is_lenient: bool = False
+
+
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """How output tokens are chosen and when they end.
 
@@ -55,6 +72,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     logit_bias: tuple[tuple[int, float], ...] = ()  # (token id, what is added to its logit)
     seed: int | None = None
     choice: int = 0  # which of the answers to one prompt: with one seed, each has its own chance
+    grammar: Grammar | None = None  # its end ends the answer, whatever min_tokens says
     top_scores: int | None = None  # the best so many tokens beside each chosen one; None: no scores
     prompt_scores: int | None = None  # the same for the prompt's tokens, whose KV is not reused
     stop: tuple[str, ...] = ()  # matched in the text; never part of the output

@@ -12,6 +12,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from gateway.api.openai_formats import FormatFields
+
 Count = Annotated[int, Meta(ge=1)]
 TokenNumber = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
@@ -53,7 +55,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     reasoning_content: str | None = None
 
 
-class GenerationBody(msgspec.Struct, frozen=True, kw_only=True):
+class GenerationBody(FormatFields, frozen=True, kw_only=True):
     """The fields that both kinds of completion share."""
 
     model: str
@@ -91,7 +93,6 @@ class ChatBody(GenerationBody, frozen=True, kw_only=True):
     tool_choice: str | JsonObject | None = None
     functions: list[JsonObject] | None = None
     function_call: str | JsonObject | None = None
-    response_format: JsonObject | None = None
     modalities: list[str] | None = None
     audio: JsonObject | None = None
     prediction: JsonObject | None = None
@@ -116,7 +117,6 @@ CHAT_NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "tool_choice": ("auto", "none"),
     "functions": ([],),
     "function_call": ("auto", "none"),
-    "response_format": ({"type": "text"},),
     "modalities": (["text"], []),
     "audio": (),
     "prediction": (),

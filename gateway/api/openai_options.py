@@ -12,6 +12,7 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from gateway.api.answers import ReplyShape, answer
+from gateway.api.openai_formats import grammar_of
 from gateway.api.openai_models import CacheOptions, GenerationBody
 from gateway.config import GatewayConfig
 from gateway.errors import ContextLengthError, InvalidRequestError, UnsupportedFieldError
@@ -169,6 +170,7 @@ def _sampling(
         stop=stop_texts(body),
         stop_token_ids=tuple(body.stop_token_ids or ()),
         ignore_eos=bool(body.ignore_eos),
+        grammar=grammar_of(body),
         top_scores=prompts.top_scores,
         prompt_scores=prompts.prompt_scores,
     )

@@ -111,7 +111,7 @@ class Answers:
         picks = choose_tokens(rows, [sequence.sampler for sequence in ready])
         for sequence, pick in zip(ready, picks, strict=True):
             if pick is None:
-                self._fail_internally(sequence, "no token could be chosen")
+                self._fail_choosing(sequence)
             else:
                 self._store_prompt(sequence)
                 self._advance_alone(sequence, pick)
@@ -147,7 +147,9 @@ class Answers:
         sequence.output.append(token)
         self._counters.output_tokens += 1
         is_end = token in end_tokens(sequence.request.sampling, self._info)
-        reason = FinishReason.STOP if is_end else None
+        matcher = sequence.sampler.matcher
+        is_through = is_end or (matcher is not None and matcher.is_complete)
+        reason = FinishReason.STOP if is_through else None
         text = ""
         if sequence.text is not None and not is_end:
             text = sequence.text.push([token])
@@ -169,6 +171,14 @@ class Answers:
     def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
         self._events.append(Finished(sequence.request.request_id, reason, sequence.usage))
         self._end(sequence)
+
+    def _fail_choosing(self, sequence: Sequence) -> None:
+        matcher = sequence.sampler.matcher
+        if matcher is None or matcher.error is None:
+            self._fail_internally(sequence, "no token could be chosen")
+        else:
+            message = f"the grammar cannot go on: {matcher.error}"
+            self.fail(sequence, FailureKind.INVALID, message)
 
     def _fail_internally(self, sequence: Sequence, message: str) -> None:
         self.fail(sequence, FailureKind.INTERNAL, message, keep=False)

@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from prefixcache.config import EngineConfig
 from prefixcache.engine.answers import Answers, end_tokens
 from prefixcache.engine.budget import StepBudget
+from prefixcache.engine.compiling import CompilingRequests, GrammarCompiler, ModelGrammars
 from prefixcache.engine.counters import Counters
 from prefixcache.engine.loading import LoadedModel, load_model, prepare_model
 from prefixcache.engine.runner import Runner
@@ -38,6 +39,7 @@ logger = logging.getLogger(__name__)
 FIRST_STEP_TOKENS = {"cpu": 128}  # until the machine's speed is known
 FIRST_STEP_TOKENS_ELSEWHERE = 2048
 _LONGEST_LOOK_SECONDS = 60.0
+_LONGEST_PAUSE_SECONDS = 0.02  # until messages are looked at again
 
 
 class Engine:
@@ -77,6 +79,12 @@ class Engine:
         )
         self._scheduler = Scheduler(self.cache, config, budget)
         self._config = config
+        self._clock = clock
+        grammars = None if self._tokenizer is None else ModelGrammars(self._tokenizer, self.info)
+        self._compiling = CompilingRequests(
+            GrammarCompiler(grammars, max_kept=config.max_grammars),
+            limit_seconds=config.grammar_seconds,
+        )
         self._runner = Runner(loaded.model, loaded.store, budget, clock)
         self._counters = Counters()
         self._answers = Answers(self.cache, self._scheduler, self.info, self._counters)
@@ -127,7 +135,7 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """Whether `step` would bring anything."""
-        return bool(self._answers.in_flight or self._answers.has_news)
+        return bool(self._answers.in_flight or self._answers.has_news or self._compiling)
 
     @property
     def seconds_to_next_look(self) -> float | None:
@@ -145,20 +153,25 @@ class Engine:
         Raises:
             EngineError: a request with this id is still in flight.
         """
-        if request.request_id in self._answers.in_flight:
+        if request.request_id in self._answers.in_flight or request.request_id in self._compiling:
             raise EngineError(f"request id {request.request_id!r} is in use")
         refusal = self._refusal(request)
         if refusal is not None:
             self._answers.refuse(request.request_id, *refusal)
             return
         sequence = self._sequence(request)
-        self._answers.open(sequence)
-        self._scheduler.waiting.append(sequence)
+        if request.sampling.grammar is None:
+            self._queue(sequence)
+        else:
+            self._compiling.add(sequence, request.sampling.grammar, self._clock())
 
     def cancel(self, request_id: RequestId) -> None:
         """End a request: no token follows, its blocks are released. Unknown ids are ignored."""
         sequence = self._answers.in_flight.get(request_id)
-        if sequence is not None:
+        if self._compiling.drop(request_id):
+            message = "the request was cancelled"
+            self._answers.refuse(request_id, FailureKind.CANCELLED, message)
+        elif sequence is not None:
             self._answers.fail(sequence, FailureKind.CANCELLED, "the request was cancelled")
 
     def step(self, poll: Callable[[], None] | None = None) -> list[Event]:
@@ -173,6 +186,7 @@ class Engine:
         """
         if self._config.eviction_policy == "ttl":
             self.cache.expire()
+        self._take_compiled()
         shares, admitted = self._scheduler.schedule()
         for sequence in admitted:
             self._answers.start(sequence)
@@ -200,12 +214,34 @@ class Engine:
             misses=dict(self._counters.misses),
         )
 
+    def _queue(self, sequence: Sequence) -> None:
+        self._answers.open(sequence)
+        self._scheduler.waiting.append(sequence)
+
+    def _take_compiled(self) -> None:
+        """Queue the requests whose grammar is compiled, and end those whose cannot be."""
+        if not self._compiling:
+            return
+        if not (self._answers.in_flight or self._answers.has_news):
+            self._compiling.pause(_LONGEST_PAUSE_SECONDS)  # nothing else is to be done
+        for compiled in self._compiling.take(self._clock()):
+            if compiled.trouble is None:
+                self._queue(compiled.sequence)
+            else:
+                request_id = compiled.sequence.request.request_id
+                self._answers.refuse(request_id, FailureKind.INVALID, compiled.trouble)
+
     def _copy_block(self, copy: BlockCopy) -> None:
         self._store.copy_block(copy.group, copy.source, copy.target, copy.n_tokens)
 
     def _refusal(self, request: GenerationRequest) -> tuple[FailureKind, str] | None:
-        refusal = request_refusal(request, self.info, has_tokenizer=self._tokenizer is not None)
-        waiting = len(self._scheduler.waiting)
+        refusal = request_refusal(
+            request,
+            self.info,
+            has_tokenizer=self._tokenizer is not None,
+            max_grammar_bytes=self._config.max_grammar_bytes,
+        )
+        waiting = len(self._scheduler.waiting) + len(self._compiling)
         if refusal is None and waiting >= self._config.max_waiting_requests:
             return FailureKind.OVERLOADED, f"{waiting} requests are waiting; try again later"
         return refusal
@@ -230,7 +266,7 @@ class Engine:
             sampler=Sampler(
                 sampling,
                 prompt=unpack(request.token_ids) if sampling.repetition_penalty != 1 else (),
-                end_ids=end_tokens(sampling, self.info),
+                end_ids=end_tokens(sampling, self.info) if sampling.grammar is None else (),
             ),
             text=text,
         )

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from prefixcache.engine.adjusting import Adjustment, adjust
 from prefixcache.engine.drawing import draw_tokens
+from prefixcache.engine.grammar import WORD_BITS, Matcher
 from prefixcache.engine.scoring import token_scores
 from prefixcache.types import SamplingParams, TokenScore
 
@@ -46,6 +47,7 @@ class Sampler:
         """
         self.params = params
         self.adjustment = Adjustment.of(params, prompt, end_ids)
+        self.matcher: Matcher | None = None  # of the grammar, once that is compiled
         self._chance = _chance(params)
 
     @property
@@ -61,13 +63,15 @@ class Sampler:
         """Take the token that was chosen into account."""
         if self.adjustment is not None:
             self.adjustment.said(token)
+        if self.matcher is not None:
+            self.matcher.advance(token)
 
 
 def choose_tokens(rows: Sequence[Tensor], samplers: Sequence[Sampler]) -> list[Pick | None]:
     """Return one token for each row of logits [vocab_size], by the row's sampler.
 
-    A row that holds a NaN or no finite value gives None: that sequence cannot go on. The rows
-    are left as they are.
+    A row that holds a NaN or no finite value, or whose grammar cannot go on, gives None: that
+    sequence cannot go on. The rows are left as they are.
     """
     logits = torch.stack(list(rows))
     adjustments = [sampler.adjustment for sampler in samplers]
@@ -75,6 +79,7 @@ def choose_tokens(rows: Sequence[Tensor], samplers: Sequence[Sampler]) -> list[P
     raw = logits[scored] if scored else None
     if any(each is not None for each in adjustments):
         adjust(logits, adjustments)
+    _mask(logits, samplers)
     tokens = _chosen(logits, samplers)
     scores = {} if raw is None else _scores(raw, scored, tokens, samplers)
     for sampler, token in zip(samplers, tokens, strict=True):
@@ -83,6 +88,21 @@ def choose_tokens(rows: Sequence[Tensor], samplers: Sequence[Sampler]) -> list[P
     return [
         None if token is None else Pick(token, scores.get(row)) for row, token in enumerate(tokens)
     ]
+
+
+def _mask(logits: Tensor, samplers: Sequence[Sampler]) -> None:
+    """Leave only what its grammar allows in each row, all rows at once."""
+    found = [(row, each.matcher) for row, each in enumerate(samplers) if each.matcher is not None]
+    if not found:
+        return
+    width = logits.shape[-1]
+    words = torch.zeros(len(found), found[0][1].n_words, dtype=torch.int32)
+    for index, (_, matcher) in enumerate(found):
+        matcher.allow(words[index])
+    bits = words[:, :, None] >> torch.arange(WORD_BITS, dtype=torch.int32) & 1
+    is_banned = (bits == 0).view(len(found), -1)[:, :width].to(logits.device)
+    rows = torch.tensor([row for row, _ in found], device=logits.device)
+    logits[rows] = logits[rows].masked_fill_(is_banned, -torch.inf)
 
 
 def _chosen(logits: Tensor, samplers: Sequence[Sampler]) -> list[int | None]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 
 from prefixcache.index import TOKEN_BYTES
-from prefixcache.types import FailureKind, GenerationRequest, ModelInfo, SamplingParams
+from prefixcache.types import FailureKind, GenerationRequest, Grammar, ModelInfo, SamplingParams
 
 Rule = tuple[str, bool, str]  # a setting, whether it is as it must be, and how that is
 
 
 def request_refusal(
-    request: GenerationRequest, info: ModelInfo, *, has_tokenizer: bool
+    request: GenerationRequest, info: ModelInfo, *, has_tokenizer: bool, max_grammar_bytes: int
 ) -> tuple[FailureKind, str] | None:
     """Return why the model of `info` cannot serve `request`, or None when it can.
 
@@ -37,8 +37,20 @@ def request_refusal(
             )
     if request.sampling.stop and not has_tokenizer:
         return FailureKind.INVALID, "stop strings need a tokenizer"
-    wrong = _sampling_fault(request.sampling)
+    wrong = _grammar_fault(request.sampling.grammar, max_grammar_bytes, has_tokenizer)
+    wrong = wrong or _sampling_fault(request.sampling)
     return None if wrong is None else (FailureKind.INVALID, wrong)
+
+
+def _grammar_fault(grammar: Grammar | None, max_bytes: int, has_tokenizer: bool) -> str | None:
+    if grammar is None:
+        return None
+    if not has_tokenizer:
+        return "grammars need a tokenizer"
+    n_bytes = len(grammar.text.encode(errors="replace"))
+    if n_bytes > max_bytes:
+        return f"the grammar has {n_bytes} bytes; this server compiles at most {max_bytes}"
+    return None
 
 
 def _sampling_fault(sampling: SamplingParams) -> str | None:

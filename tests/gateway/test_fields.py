@@ -44,6 +44,11 @@ OPTIONAL = (
     "logprobs",
     "top_logprobs",
     "response_format",
+    "structured_outputs",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
     "max_tokens",
     "max_completion_tokens",
     "cache_salt",
@@ -181,7 +186,6 @@ async def test_a_wrong_value_is_refused_by_name(gateway: Gateway, field: str, va
 @pytest.mark.parametrize(
     ("path", "field", "value"),
     [
-        (CHAT, "response_format", {"type": "json_object"}),
         (CHAT, "tool_choice", "required"),
         (CHAT, "functions", [{"name": "f"}]),
         (CHAT, "modalities", ["text", "audio"]),
