@@ -41,7 +41,8 @@ class GrammarKind(StrEnum):
     JSON_SCHEMA = "json_schema"
     REGEX = "regex"  # the whole answer matches it
     CHOICE = "choice"  # a JSON array of texts: the answer is one of them
-    LARK = "lark"  # a context-free grammar in Lark's notation, or GBNF; its rule is `start`
+    LARK = "lark"  # a context-free grammar in Lark's notation; its first rule is `start`
+    EBNF = "ebnf"  # Lark's notation or GBNF, whichever it looks like
 
 
 class Grammar(msgspec.Struct, frozen=True):
@@ -78,6 +79,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     stop: tuple[str, ...] = ()  # matched in the text; never part of the output
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    shown_special_ids: tuple[int, ...] = ()  # special tokens whose spelling is in the text
 
 
 class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):

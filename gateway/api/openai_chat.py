@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
+import msgspec
 from aiohttp import web
 
 from gateway.api.bodies import decode_body
+from gateway.api.openai_calls import ChoiceText
+from gateway.api.openai_formats import grammar_of
 from gateway.api.openai_models import CHAT_DECODER, CHAT_NEUTRAL, ChatBody, Message
 from gateway.api.openai_options import (
     Asked,
@@ -19,6 +23,7 @@ from gateway.api.openai_options import (
 )
 from gateway.api.openai_replies import Head
 from gateway.api.openai_shapes import ChatShape
+from gateway.api.openai_tools import JsonObject, ToolFields, tool_use
 from gateway.errors import InvalidRequestError
 from gateway.service import Service
 
@@ -35,17 +40,39 @@ def _asked(service: Service, data: bytes) -> Asked:
     check_fields(body, CHAT_NEUTRAL, service.config)
     check_count("messages", len(body.messages), service.config.max_messages)
     check_count("tools", len(body.tools or ()), service.config.max_tools)
+    use = tool_use(_tool_fields(body), served)
     messages = [_as_template_sees(message, index) for index, message in enumerate(body.messages)]
     with prompt_of("messages", served):
         token_ids = served.encoder.chat(
             messages, tools=body.tools or None, max_characters=served.max_characters
         )
-    prompts = Prompts("messages", [token_ids], _max_tokens(body), top_scores=_top_scores(body))
+    prompts = Prompts(
+        "messages",
+        [token_ids],
+        _max_tokens(body),
+        top_scores=_top_scores(body),
+        grammar=use.grammar,
+        shown_special_ids=use.shown_ids(served),
+    )
     head = Head.of(service, served, body, prefix="chatcmpl")
     return Asked(
         make_call(service, served, body, prompts),
-        ChatShape(head, served.token_bytes, with_scores=bool(body.logprobs)),
+        ChatShape(
+            head,
+            served.token_bytes,
+            with_scores=bool(body.logprobs),
+            new_text=partial(ChoiceText, use, service.new_id),
+        ),
         bool(body.stream),
+    )
+
+
+def _tool_fields(body: ChatBody) -> ToolFields:
+    return ToolFields(
+        tools=body.tools or (),
+        choice=body.tool_choice or "auto",
+        is_parallel=body.parallel_tool_calls is not False,
+        grammar=grammar_of(body),
     )
 
 
@@ -74,10 +101,27 @@ def _as_template_sees(message: Message, index: int) -> Mapping[str, object]:
         InvalidRequestError: it has no content, or a part that is not text.
     """
     fields: dict[str, object] = {"role": message.role, "content": _content(message, index)}
-    for name in ("name", "tool_calls", "tool_call_id", "reasoning_content"):
+    for name in ("name", "tool_call_id", "reasoning_content"):
         if (value := getattr(message, name)) is not None:
             fields[name] = value
+    if message.tool_calls is not None:
+        fields["tool_calls"] = [_call_as_template_sees(call) for call in message.tool_calls]
     return fields
+
+
+def _call_as_template_sees(call: JsonObject) -> JsonObject:
+    """Return an earlier call with its arguments, which come as JSON text, as an object.
+
+    Templates write them as JSON themselves. What is no object in JSON stays a text.
+    """
+    function = call.get("function")
+    if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
+        return call
+    try:
+        arguments = msgspec.json.decode(function["arguments"], type=dict[str, object])
+    except (msgspec.MsgspecError, RecursionError):
+        return call
+    return {**call, "function": {**function, "arguments": arguments}}
 
 
 def _content(message: Message, index: int) -> str | list[dict[str, str]]:

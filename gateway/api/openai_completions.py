@@ -10,6 +10,7 @@ import msgspec
 from aiohttp import web
 
 from gateway.api.bodies import decode_body
+from gateway.api.openai_formats import grammar_of
 from gateway.api.openai_models import (
     COMPLETION_DECODER,
     COMPLETION_NEUTRAL,
@@ -58,6 +59,7 @@ def _asked(service: Service, data: bytes) -> Asked:
         _max_tokens(body),
         top_scores=body.logprobs,
         prompt_scores=body.logprobs if body.echo else None,
+        grammar=grammar_of(body),
     )
     call = make_call(service, served, body, prompts)
     echoes = [

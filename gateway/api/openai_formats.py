@@ -110,7 +110,7 @@ def _of_outputs(asked: StructuredOutputs) -> Iterator[tuple[str, Grammar]]:
     if asked.choice is not None:
         yield "choice", Grammar(GrammarKind.CHOICE, _text(asked.choice))
     if asked.grammar is not None:
-        yield "grammar", Grammar(GrammarKind.LARK, asked.grammar)
+        yield "grammar", Grammar(GrammarKind.EBNF, asked.grammar)
 
 
 def _text(value: object) -> str:

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from gateway.api.openai_formats import FormatFields
+from gateway.api.openai_tools import JsonObject, ToolChoice
 
 Count = Annotated[int, Meta(ge=1)]
 TokenNumber = Annotated[int, Meta(ge=0, le=2**32 - 1)]
@@ -21,7 +22,6 @@ Bias = Annotated[float, Meta(ge=-100, le=100)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 StopText = Annotated[str, Meta(min_length=1, max_length=1024)]
 Salt = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"\A[^@/\\\x00]*\Z")]
-JsonObject = dict[str, object]
 
 
 class CacheOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -87,10 +87,11 @@ class ChatBody(GenerationBody, frozen=True, kw_only=True):
     messages: Annotated[list[Message], Meta(min_length=1)]
     max_completion_tokens: Count | None = None  # wins over max_tokens
     tools: list[JsonObject] | None = None
+    tool_choice: ToolChoice | None = None  # auto where there are tools
+    parallel_tool_calls: bool | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None  # needs `logprobs`
 
-    tool_choice: str | JsonObject | None = None
     functions: list[JsonObject] | None = None
     function_call: str | JsonObject | None = None
     modalities: list[str] | None = None
@@ -114,7 +115,6 @@ class CompletionBody(GenerationBody, frozen=True, kw_only=True):
 
 
 CHAT_NEUTRAL: Mapping[str, tuple[object, ...]] = {
-    "tool_choice": ("auto", "none"),
     "functions": ([],),
     "function_call": ("auto", "none"),
     "modalities": (["text"], []),

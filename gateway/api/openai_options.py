@@ -12,7 +12,6 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from gateway.api.answers import ReplyShape, answer
-from gateway.api.openai_formats import grammar_of
 from gateway.api.openai_models import CacheOptions, GenerationBody
 from gateway.config import GatewayConfig
 from gateway.errors import ContextLengthError, InvalidRequestError, UnsupportedFieldError
@@ -20,7 +19,7 @@ from gateway.http import SERVICE, read_body
 from gateway.service import Call, Served, Service
 from prefixcache.errors import PromptTooLongError
 from prefixcache.index import pack
-from prefixcache.types import GenerationRequest, RequestId, SamplingParams
+from prefixcache.types import GenerationRequest, Grammar, RequestId, SamplingParams
 
 _DEFAULT_TEMPERATURE = 1.0
 _TOKEN_KEY = re.compile(r"0|[1-9][0-9]{0,9}", re.ASCII)
@@ -35,6 +34,8 @@ class Prompts:
     max_tokens: int | None  # None: as far as the context goes
     top_scores: int | None = None  # of each output token; None: no scores
     prompt_scores: int | None = None
+    grammar: Grammar | None = None
+    shown_special_ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +171,8 @@ def _sampling(
         stop=stop_texts(body),
         stop_token_ids=tuple(body.stop_token_ids or ()),
         ignore_eos=bool(body.ignore_eos),
-        grammar=grammar_of(body),
+        shown_special_ids=prompts.shown_special_ids,
+        grammar=prompts.grammar,
         top_scores=prompts.top_scores,
         prompt_scores=prompts.prompt_scores,
     )

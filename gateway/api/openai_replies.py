@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
+from gateway.api.openai_calls import ChatDelta, ChatMessage
 from gateway.api.openai_models import GenerationBody
 from gateway.api.openai_scores import ChatScores, TextScores
 from gateway.http import data_frame
 from gateway.service import Served, Service
 from prefixcache.types import FinishReason, Usage
+
+Reason = FinishReason | Literal["tool_calls"]
 
 _DONE = data_frame(b"[DONE]")
 
@@ -38,27 +43,12 @@ class UsageReply(msgspec.Struct, frozen=True):
         )
 
 
-class ChatMessage(msgspec.Struct, frozen=True):
-    """The model's turn."""
-
-    content: str
-    role: str = "assistant"
-    refusal: None = None
-
-
-class ChatDelta(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A piece of the model's turn."""
-
-    role: str | None = None
-    content: str | None = None
-
-
 class ChatChoice(msgspec.Struct, frozen=True):
     """One whole answer."""
 
     index: int
     message: ChatMessage
-    finish_reason: FinishReason
+    finish_reason: Reason
     logprobs: ChatScores | None = None
 
 
@@ -67,7 +57,7 @@ class ChatChunkChoice(msgspec.Struct, frozen=True):
 
     index: int
     delta: ChatDelta
-    finish_reason: FinishReason | None = None
+    finish_reason: Reason | None = None
     logprobs: ChatScores | None = None
 
 

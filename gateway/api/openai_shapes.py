@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gateway.api.answers import Choice
+from gateway.api.openai_calls import ChatDelta, ChoiceText, message_of
 from gateway.api.openai_replies import (
     ChatChoice,
     ChatChunkChoice,
-    ChatDelta,
-    ChatMessage,
     Head,
+    Reason,
     TextChoice,
     UsageReply,
     no_usage,
@@ -27,25 +28,43 @@ from prefixcache.types import Delta, FinishReason, PromptScores, TokenScore, Usa
 class ChatShape:
     """`/v1/chat/completions`."""
 
-    def __init__(self, head: Head, tokens: TokenBytes, *, with_scores: bool) -> None:
+    def __init__(
+        self,
+        head: Head,
+        tokens: TokenBytes,
+        *,
+        with_scores: bool,
+        new_text: Callable[[], ChoiceText],
+    ) -> None:
+        """Write answers; `new_text` makes what takes the text of one choice apart."""
         self._head = head
         self._tokens = tokens
         self._with_scores = with_scores
+        self._texts: defaultdict[int, ChoiceText] = defaultdict(new_text)
 
     def opening(self, index: int) -> bytes:
         """Return the chunk that tells the role."""
         return self._chunk(ChatChunkChoice(index, ChatDelta("assistant", "")))
 
     def piece(self, index: int, event: PromptScores | Delta) -> bytes:
-        """Return a chunk with more text, or the scores of text that is held back."""
+        """Return chunks with more text or calls, or the scores of text that is held back."""
         if isinstance(event, PromptScores):
             return b""
-        delta, scores = ChatDelta(content=event.text), self._scores(event.scores)
-        return self._chunk(ChatChunkChoice(index, delta, logprobs=scores))
+        deltas = self._texts[index].push(event.text)
+        scores = self._scores(event.scores)
+        if not deltas and event.scores:
+            deltas = [ChatDelta(content="")]
+        return b"".join(
+            self._chunk(ChatChunkChoice(index, delta, logprobs=scores if place == 0 else None))
+            for place, delta in enumerate(deltas)
+        )
 
     def closing(self, index: int, reason: FinishReason) -> bytes:
-        """Return the chunk that ends a choice: an empty delta and the reason."""
-        return self._chunk(ChatChunkChoice(index, ChatDelta(), reason))
+        """Return what was held back, and the chunk that ends a choice: no delta, the reason."""
+        text = self._texts[index]
+        held = [ChatChunkChoice(index, delta) for delta in text.finish()]
+        last = ChatChunkChoice(index, ChatDelta(), _reason(text, reason))
+        return b"".join(map(self._chunk, [*held, last]))
 
     def ending(self, usage: Usage) -> bytes:
         """Return the chunk without choices, if usage was asked for, and the mark of the end."""
@@ -53,11 +72,14 @@ class ChatShape:
 
     def whole(self, choices: list[Choice], usage: Usage) -> bytes:
         """Return the whole answer."""
-        written = [
-            ChatChoice(index, ChatMessage(choice.text), choice.reason, self._scores(choice.scores))
-            for index, choice in enumerate(choices)
-        ]
+        written = [self._whole(index, choice) for index, choice in enumerate(choices)]
         return write_reply(self._head, "chat.completion", written, UsageReply.of(usage))
+
+    def _whole(self, index: int, choice: Choice) -> ChatChoice:
+        text = self._texts[index]
+        message = message_of([*text.push(choice.text), *text.finish()])
+        reason, scores = _reason(text, choice.reason), self._scores(choice.scores)
+        return ChatChoice(index, message, reason, scores)
 
     def _scores(self, scores: Sequence[TokenScore]) -> ChatScores | None:
         return chat_scores(scores, self._tokens) if self._with_scores else None
@@ -65,6 +87,10 @@ class ChatShape:
     def _chunk(self, choice: ChatChunkChoice) -> bytes:
         head = self._head
         return data_frame(write_reply(head, "chat.completion.chunk", [choice], no_usage(head)))
+
+
+def _reason(text: ChoiceText, reason: FinishReason) -> Reason:
+    return "tool_calls" if text.has_calls and reason is FinishReason.STOP else reason
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,7 +132,9 @@ class EchoBackend:
             if request.sampling.prompt_scores is not None and len(prompt) > 1:
                 scores = tuple(TokenScore(token, 0.0, ((token, 0.0),)) for token in prompt[1:])
                 yield PromptScores(request.request_id, scores)
-            answer = _Answer(request, prompt, OutputText(tokenizer, stop=request.sampling.stop))
+            sampling = request.sampling
+            text = OutputText(tokenizer, stop=sampling.stop, shown_ids=sampling.shown_special_ids)
+            answer = _Answer(request, prompt, text)
             for delta in answer:
                 self._totals.output += len(delta.token_ids)
                 yield delta

@@ -249,7 +249,11 @@ class Engine:
     def _sequence(self, request: GenerationRequest) -> Sequence:
         text = None
         if self._tokenizer is not None:
-            text = OutputText(self._tokenizer, stop=request.sampling.stop)
+            text = OutputText(
+                self._tokenizer,
+                stop=request.sampling.stop,
+                shown_ids=request.sampling.shown_special_ids,
+            )
         sampling = request.sampling
         if sampling.prompt_scores is not None:  # every row has to be computed
             request = msgspec.structs.replace(request, read_cache=False)

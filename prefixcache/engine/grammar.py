@@ -127,4 +127,6 @@ def _source(grammar: Grammar) -> str:
             lines = " | ".join(json.dumps(text) for text in json.loads(grammar.text))
             return str(LLMatcher.grammar_from_lark(f"start: {lines}"))
         case GrammarKind.LARK:
+            return str(LLMatcher.grammar_from_lark(grammar.text))
+        case GrammarKind.EBNF:
             return str(LLMatcher.grammar_from_lark(any_to_lark(grammar.text)))

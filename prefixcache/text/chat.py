@@ -10,6 +10,7 @@ from prefixcache.errors import PromptTooLongError, TemplateError
 from prefixcache.text.control import ControlTokens, Message
 from prefixcache.text.template import ChatTemplate, Clock
 from prefixcache.text.tokenizer import Tokenizer
+from prefixcache.text.tools import format_of
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
@@ -21,6 +22,7 @@ class PromptEncoder:
         self.tokenizer = tokenizer
         self._template = template
         self._control = ControlTokens(tokenizer, template.literals)
+        self.tool_format = format_of(template.literals)  # None: the model was taught none
 
     @classmethod
     def load(cls, folder: Path, *, now: Clock = datetime.now) -> PromptEncoder:

@@ -29,8 +29,16 @@ class IncrementalDetokenizer:
     Cost: O(1) per token; nothing is decoded twice.
     """
 
-    def __init__(self, tokenizer: Tokenizer, *, skip_special_tokens: bool = True) -> None:
-        self._skipped = tokenizer.special_ids if skip_special_tokens else frozenset[int]()
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        skip_special_tokens: bool = True,
+        shown_ids: Iterable[int] = (),
+    ) -> None:
+        """Begin a text. `shown_ids`: special tokens that are not skipped all the same."""
+        specials = tokenizer.special_ids if skip_special_tokens else frozenset[int]()
+        self._skipped = specials.difference(shown_ids)
         self._stream = _stream(tokenizer)
 
     def push(self, ids: Iterable[int]) -> str:

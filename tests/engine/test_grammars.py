@@ -70,7 +70,7 @@ def test_answers_follow_a_schema(bench: Bench, temperature: float) -> None:
         (Grammar(GrammarKind.REGEX, "[0-9]{3}-[a-f]{2,4}"), "[0-9]{3}-[a-f]{2,4}"),
         (Grammar(GrammarKind.CHOICE, '["yes", "no \\"x\\"", "grün\\n"]'), 'yes|no "x"|grün\n'),
         (Grammar(GrammarKind.LARK, 'start: "a" start "b" | "c"'), "a*cb*"),
-        (Grammar(GrammarKind.LARK, 'root ::= "a" | "b" root'), "b*a"),
+        (Grammar(GrammarKind.EBNF, 'root ::= "a" | "b" root'), "b*a"),
     ],
 )
 def test_answers_follow_each_kind(bench: Bench, grammar: Grammar, pattern: str) -> None:

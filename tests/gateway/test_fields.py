@@ -186,7 +186,6 @@ async def test_a_wrong_value_is_refused_by_name(gateway: Gateway, field: str, va
 @pytest.mark.parametrize(
     ("path", "field", "value"),
     [
-        (CHAT, "tool_choice", "required"),
         (CHAT, "functions", [{"name": "f"}]),
         (CHAT, "modalities", ["text", "audio"]),
         (CHAT, "audio", {}),
