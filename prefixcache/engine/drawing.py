@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,7 +14,6 @@ from prefixcache.types import SamplingParams
 
 HOTTEST = 1e9  # every token is as likely as the next long before
 CANDIDATES = 256  # the most likely tokens that are looked at first; mostly they hold top_p
-WIDENING = 16  # times as many are looked at where they do not
 
 
 def draw_tokens(
@@ -30,8 +30,8 @@ def draw_tokens(
         params: of each row.
         points: of each row: where in [0, 1) of its distribution the token is taken.
 
-    Cost: O(vocab_size) for a row, and with top_k or top_p its best tokens are sorted besides; 16
-    times as many of them where the best 256 hold less than top_p, and so on.
+    Cost: O(vocab_size) for a row, and with top_k or top_p its best tokens are sorted besides:
+    all that may matter, where the best 256 hold less than top_p.
     """
     temperatures = torch.tensor([min(p.temperature, HOTTEST) for p in params])
     weights = ((logits - best[:, None]) / temperatures[:, None]).exp_()  # the best one's is 1
@@ -64,7 +64,7 @@ def _taken(
     weights: Tensor, params: list[SamplingParams], points: list[float], width: int | None
 ) -> list[int]:
     if width is None:
-        return _at(weights, points).tolist()
+        return [int(token) for token in _at(weights, points)]
     best, ids = torch.topk(weights, width)
     sums = best.cumsum(dim=-1, dtype=torch.float64)
     total = torch.where(
@@ -73,20 +73,29 @@ def _taken(
         sums[:, -1],
     )
     limits = torch.tensor([p.top_p for p in params], dtype=torch.float64) * total
-    kept = sums - best < limits[:, None]  # the better ones hold less than top_p
-    kept[:, 0] = True  # however small top_p is
-    tokens = ids.gather(1, _at(best.where(kept, 0.0), points)[:, None])[:, 0].tolist()
+    tokens = ids.gather(1, _at(_nucleus(best, sums, limits), points)[:, None])[:, 0].tolist()
     is_short = (sums[:, -1] < limits) & (width < weights.shape[-1])
-    if short := is_short.nonzero()[:, 0].tolist():
-        again = _taken(
-            weights[short],
-            [params[row] for row in short],
-            [points[row] for row in short],
-            min(WIDENING * width, weights.shape[-1]),
-        )
-        for row, token in zip(short, again, strict=True):
-            tokens[row] = token
+    for row in is_short.nonzero()[:, 0].tolist():
+        tokens[row] = _of_many(weights[row], float(limits[row]), points[row])
     return tokens
+
+
+def _of_many(weights: Tensor, limit: float, point: float) -> int:
+    """Return a token of the nucleus of one row [vocab_size], however many that has.
+
+    Tokens as likely as the last one of it belong to it. numpy sorts a row in 0.1 ms, torch in 10.
+    """
+    falling = np.sort(weights.numpy())[::-1]
+    last = int(np.searchsorted(np.cumsum(falling, dtype=np.float64), limit))
+    least = float(falling[min(last, len(falling) - 1)])
+    return int(_at(weights.where(weights >= least, 0.0)[None], [point])[0])
+
+
+def _nucleus(best: Tensor, sums: Tensor, limits: Tensor) -> Tensor:
+    """Return weights, sorted and summed up, with 0 where the better ones hold the limit."""
+    is_kept = sums - best < limits[:, None]
+    is_kept[:, 0] = True  # however small top_p is
+    return best.where(is_kept, 0.0)
 
 
 def _at(weights: Tensor, points: list[float]) -> Tensor:

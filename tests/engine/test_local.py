@@ -195,3 +195,15 @@ def test_settings_that_come_too_late_are_refused(config: EngineConfig) -> None:
     """A model in memory has its weights and place already: asking for others is an error."""
     with pytest.raises(ConfigError, match="in memory"):
         LocalModel.from_model(tiny_model("llama"), config)
+
+
+def test_scores_come_with_the_answer(local: LocalModel) -> None:
+    """Asked for, every token of the answer and of the prompt but its first has a score."""
+    prompt = prompt_ids(12, seed=5)
+    sampling = SamplingParams(max_tokens=6, ignore_eos=True, top_scores=1, prompt_scores=0)
+    (answer,) = local.generate([prompt], sampling)
+    assert [score.token_id for score in answer.scores] == list(answer.token_ids)
+    assert all(score.top[0][0] == score.token_id for score in answer.scores)
+    assert [score.token_id for score in answer.prompt_scores] == prompt[1:]
+    (plain,) = local.generate([prompt], TEN)
+    assert (plain.scores, plain.prompt_scores) == ((), ())
