@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -94,6 +95,8 @@ async def answer(
         if stream:
             return await _streamed(request, events, shape, ledger)
         choices = await _collected(events, len(call.requests))
+        if any(choice.scores or choice.prompt_scores for choice in choices):  # may be many
+            return json_response(await asyncio.to_thread(shape.whole, choices, ledger.usage()))
         return json_response(shape.whole(choices, ledger.usage()))
 
 

@@ -64,7 +64,9 @@ class ChoiceText:
     def __init__(self, use: ToolUse, new_id: Callable[[], str]) -> None:
         self._use = use
         self._new_id = new_id
-        self._parser = None if use.format is None else use.format.parser(is_sure=use.is_sure)
+        self._parser = None
+        if use.format is not None:
+            self._parser = use.format.parser(use.names, is_sure=use.is_sure)
         self._n_calls = 0
 
     @property

@@ -44,7 +44,10 @@ def _asked(service: Service, data: bytes) -> Asked:
     messages = [_as_template_sees(message, index) for index, message in enumerate(body.messages)]
     with prompt_of("messages", served):
         token_ids = served.encoder.chat(
-            messages, tools=body.tools or None, max_characters=served.max_characters
+            messages,
+            tools=body.tools or None,
+            order_tool_keys=service.config.order_tool_keys,
+            max_characters=served.max_characters,
         )
     prompts = Prompts(
         "messages",

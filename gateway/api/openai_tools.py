@@ -64,6 +64,7 @@ class ToolUse:
     """How an answer's text is read, and what it must follow."""
 
     format: ToolFormat | None  # None: all text is content
+    names: frozenset[str]  # of the tools
     is_sure: bool  # calls are well formed, for a grammar sees to that
     is_single: bool  # only the first call counts
     grammar: Grammar | None
@@ -85,17 +86,17 @@ def tool_use(body: ToolFields, served: Served) -> ToolUse:
     functions = _functions(body.tools)
     allowed = _must_call(body.choice, functions)
     is_single = not body.is_parallel or isinstance(body.choice, NamedTool)
-    own = served.encoder.tool_format
+    own, names = served.encoder.tool_format, frozenset(functions)
     if allowed is not None:
         grammar = _calls(allowed, own or fallback_format(), served, is_single=is_single)
-        return ToolUse(own or fallback_format(), True, is_single, grammar)
+        return ToolUse(own or fallback_format(), names, True, is_single, grammar)
     asked = body.grammar
     if not functions or body.choice == "none" or own is None:
-        return ToolUse(None, False, is_single, asked)
+        return ToolUse(None, names, False, is_single, asked)
     if asked is None or asked.kind is not GrammarKind.JSON_SCHEMA:
-        return ToolUse(own, False, is_single, asked)
+        return ToolUse(own, names, False, is_single, asked)
     grammar = _calls(functions, own, served, is_single=is_single, otherwise=asked)
-    return ToolUse(own, True, is_single, grammar)
+    return ToolUse(own, names, True, is_single, grammar)
 
 
 def _functions(tools: Sequence[JsonObject]) -> dict[str, Function]:

@@ -293,3 +293,21 @@ async def test_marks_that_are_special_tokens_are_seen(tmp_path: Path) -> None:
         )
         (call,) = reply.choices[0].message.tool_calls
         assert json.loads(call.function.arguments)["city"] in ("Rome", "Oslo")
+
+
+@pytest.mark.parametrize(("order_tool_keys", "n_prompts"), [(True, 1), (False, 2)])
+async def test_tools_in_another_key_order_make_the_same_prompt(
+    tmp_path: Path, order_tool_keys: bool, n_prompts: int
+) -> None:
+    """By default two bodies that differ in the key order of a tool's schema share all tokens."""
+    write_chat_tokenizer(tmp_path)
+    template = "{{ tools | tojson }}{% for m in messages %}{{ m.content }}{% endfor %}"
+    (tmp_path / "chat_template.jinja").write_text(template, encoding="utf-8")
+    backend = ScriptedBackend(tmp_path, [["x", FinishReason.STOP]] * 2)
+    backend.max_model_tokens = 2000
+    function = WEATHER["function"]
+    turned = {"function": dict(reversed(function.items())), "type": "function"}
+    async with running_gateway(backend, order_tool_keys=order_tool_keys) as gateway:
+        for tool in (WEATHER, turned):
+            await chat(gateway, tools=[tool])
+    assert len({request.token_ids for request in backend.requests}) == n_prompts

@@ -9,12 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prefixcache.text.tools import CallArguments, CallBegin, Content, Piece, ToolFormat, format_of
+from prefixcache.text.tools import (
+    CallArguments,
+    CallBegin,
+    Content,
+    Piece,
+    ToolFormat,
+    canonical,
+    format_of,
+)
 from prefixcache.text.tools.hermes import HermesFormat
 from prefixcache.text.tools.llama import LlamaFormat
 from prefixcache.text.tools.mistral import MistralFormat
 
 HERMES, LLAMA, MISTRAL = HermesFormat(), LlamaFormat(), MistralFormat()
+NAMES = ("weather", "clock", "f")
 FORMATS: tuple[ToolFormat, ...] = (HERMES, LLAMA, MISTRAL)
 ROME = '{"name": "weather", "arguments": {"city": "Rome"}}'
 OSLO = '{"name": "weather", "parameters": {"city": "Oslo", "in": ["}", "\\"]{"]}}'
@@ -48,7 +57,7 @@ class Answer:
 
 
 def parsed(tool_format: ToolFormat, *texts: str, is_sure: bool = False) -> Answer:
-    parser, answer = tool_format.parser(is_sure=is_sure), Answer()
+    parser, answer = tool_format.parser(NAMES, is_sure=is_sure), Answer()
     for text in texts:
         answer.take(parser.push(text))
     answer.take(parser.finish())
@@ -126,7 +135,7 @@ def test_a_bad_call_after_a_good_one_is_content() -> None:
 
 def test_sure_calls_are_told_as_they_come() -> None:
     """Where calls must be well formed, the name and each bit of arguments do not wait."""
-    parser = HERMES.parser(is_sure=True)
+    parser = HERMES.parser(NAMES, is_sure=True)
     head, tail = HERMES.call("weather")
     assert parser.push(head) == []
     assert parser.push('{"ci') == [CallBegin(0, "weather"), CallArguments(0, '{"ci')]
@@ -146,6 +155,14 @@ def test_arguments_written_as_a_text_are_read() -> None:
     body = '{"name": "f", "arguments": "{\\"a\\": 1}"}'
     assert parsed(LLAMA, body).calls == [("f", {"a": 1})]
     assert parsed(LLAMA, '{"name": "f"}').calls == [("f", {})]
+
+
+@pytest.mark.parametrize("is_sure", [False, True])
+@pytest.mark.parametrize("body", ['{"name": "Bob"}', '{"name": "Bob", "parameters": {"a": 1}}'])
+def test_an_object_that_names_no_tool_is_content(body: str, is_sure: bool) -> None:
+    """Where calls have no mark, an answer that merely has a name is not one; with a mark it is."""
+    assert parsed(LLAMA, body, is_sure=is_sure).content == body
+    assert parsed(HERMES, f"<tool_call>{body}</tool_call>", is_sure=is_sure).names == ["Bob"]
 
 
 FRAGMENTS = st.sampled_from(
@@ -176,7 +193,7 @@ def test_pieces_do_not_depend_on_the_cuts(
 
 def test_text_is_held_back_only_while_it_may_be_a_call() -> None:
     """Ordinary text passes at once, but for white space and the start of a mark."""
-    parser = HERMES.parser(is_sure=False)
+    parser = HERMES.parser(NAMES, is_sure=False)
     assert parser.push("The answer") == [Content("The answer")]
     assert parser.push(" is <") == [Content(" is")]
     assert parser.push("5") == [Content(" <5")]
@@ -197,3 +214,13 @@ def test_text_is_held_back_only_while_it_may_be_a_call() -> None:
 def test_the_template_tells_the_format(literals: list[str], kind: type) -> None:
     """The format is the one whose marks the template writes; unknown ones are none."""
     assert type(format_of(literals)) is kind
+
+
+def test_equal_tools_have_one_order() -> None:
+    """Objects that differ in key order alone become the same text; arrays keep their order."""
+    first = {"type": "function", "function": {"name": "f", "parameters": {"b": [2, 1], "a": {}}}}
+    second = {"function": {"parameters": {"a": {}, "b": [2, 1]}, "name": "f"}, "type": "function"}
+    assert json.dumps(canonical(first)) == json.dumps(canonical(second))
+    assert list(canonical(second)) == ["type", "function"]  # type: ignore[call-overload]
+    other = {"type": "function", "function": {"name": "f", "parameters": {"b": [1, 2], "a": {}}}}
+    assert canonical(other) != canonical(first)

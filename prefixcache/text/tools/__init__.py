@@ -8,6 +8,7 @@ from prefixcache.text.tools.calls import (
     ToolFormat,
     ToolParser,
 )
+from prefixcache.text.tools.canonical import canonical
 from prefixcache.text.tools.forcing import forced_calls
 from prefixcache.text.tools.formats import fallback_format, format_of
 
@@ -18,6 +19,7 @@ __all__ = [
     "Piece",
     "ToolFormat",
     "ToolParser",
+    "canonical",
     "fallback_format",
     "forced_calls",
     "format_of",

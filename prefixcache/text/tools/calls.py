@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -54,10 +55,12 @@ class ToolFormat(Protocol):
     def marks(self) -> tuple[str, ...]:
         """Texts by which it is recognised; where they are special tokens, they must be shown."""
 
-    def parser(self, *, is_sure: bool) -> ToolParser:
+    def parser(self, names: Collection[str], *, is_sure: bool) -> ToolParser:
         """Return a parser for one answer.
 
-        `is_sure`: every call is well formed, so arguments need not wait for their end.
+        Args:
+            names: of the tools; where nothing else marks a call, only they make one.
+            is_sure: every call is well formed, so arguments need not wait for their end.
         """
 
     def call(self, name: str) -> tuple[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 
 from prefixcache.text.tools.calls import ToolParser
 from prefixcache.text.tools.parsing import MarkedParser, Marks
@@ -16,9 +17,9 @@ class MistralFormat:
 
     marks = (_BEGIN,)
 
-    def parser(self, *, is_sure: bool) -> ToolParser:
+    def parser(self, names: Collection[str], *, is_sure: bool) -> ToolParser:
         """See `ToolFormat`."""
-        return MarkedParser(_MARKS, is_sure=is_sure)
+        return MarkedParser(_MARKS, names, is_sure=is_sure)
 
     def call(self, name: str) -> tuple[str, str]:
         """See `ToolFormat`."""

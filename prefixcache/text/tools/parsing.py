@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from prefixcache.text.tools.calls import CallBegin, Content, Piece
@@ -21,8 +22,9 @@ class Marks:
 class MarkedParser:
     """A `ToolParser` for calls written as JSON objects after a mark."""
 
-    def __init__(self, marks: Marks, *, is_sure: bool) -> None:
+    def __init__(self, marks: Marks, names: Collection[str], *, is_sure: bool) -> None:
         self._marks = marks
+        self._names = frozenset(names) if marks.may_begin_bare else None
         self._is_sure = is_sure
         self._held = ""  # text that may still begin calls
         self._before: str | None = None  # what was read of a call's marks; None: none is awaited
@@ -81,7 +83,7 @@ class MarkedParser:
         if rest[0] == "{":
             self._before = (self._before or "") + self._held[: len(self._held) - len(rest)]
             self._held = rest
-            self._reader = CallReader(self._n_calls, is_sure=self._is_sure)
+            self._reader = CallReader(self._n_calls, self._names, is_sure=self._is_sure)
             return True
         if self._before is None and end:
             if rest.startswith(end):

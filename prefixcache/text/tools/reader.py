@@ -62,10 +62,12 @@ class CallReader:
     piece.
     """
 
-    def __init__(self, index: int, *, is_sure: bool) -> None:
+    def __init__(self, index: int, names: frozenset[str] | None, *, is_sure: bool) -> None:
+        """Begin the call `index`; `names` are those it may have, None for any."""
         self.raw = ""  # all that was read of it
         self.is_over = False
         self._index = index
+        self._names = names
         self._is_sure = is_sure
         self._scanner = JsonScanner()
         self._told: int | None = None  # up to where the arguments were given out
@@ -92,10 +94,11 @@ class CallReader:
         pieces: list[Piece] = []
         if self._told is None:
             header = _HEADER.match(self.raw)
-            if header is None:
+            name = None if header is None else _text(header["name"])
+            if header is None or name is None or not self._is_known(name):
                 return self._whole() if self.is_over else []
             self._told = header.end()
-            pieces.append(CallBegin(self._index, json.loads(header["name"])))
+            pieces.append(CallBegin(self._index, name))
         end = self._scanner.inner_end or len(self.raw)
         if end > self._told:
             pieces.append(CallArguments(self._index, self.raw[self._told : end]))
@@ -104,11 +107,22 @@ class CallReader:
 
     def _whole(self) -> list[Piece]:
         call = _parsed(self.raw)
-        if call is None:
+        if call is None or not self._is_known(call[0]):
             return [Content(self.raw)]
         name, arguments = call
         self._told = len(self.raw)
         return [CallBegin(self._index, name), CallArguments(self._index, arguments)]
+
+    def _is_known(self, name: str) -> bool:
+        return self._names is None or name in self._names
+
+
+def _text(quoted: str) -> str | None:
+    """Return a text written in JSON, or None when it is malformed or empty."""
+    try:
+        return str(json.loads(quoted)) or None
+    except ValueError:
+        return None
 
 
 def _parsed(raw: str) -> tuple[str, str] | None:
