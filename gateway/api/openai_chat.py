@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -41,7 +41,8 @@ def _asked(service: Service, data: bytes) -> Asked:
     check_count("messages", len(body.messages), service.config.max_messages)
     check_count("tools", len(body.tools or ()), service.config.max_tools)
     use = tool_use(_tool_fields(body), served)
-    messages = [_as_template_sees(message, index) for index, message in enumerate(body.messages)]
+    names = _names_of_calls(body.messages)
+    messages = [_as_template_sees(each, index, names) for index, each in enumerate(body.messages)]
     with prompt_of("messages", served):
         token_ids = served.encoder.chat(
             messages,
@@ -97,8 +98,24 @@ def _max_tokens(body: ChatBody) -> int | None:
     return body.max_tokens
 
 
-def _as_template_sees(message: Message, index: int) -> Mapping[str, object]:
+def _names_of_calls(messages: Sequence[Message]) -> dict[object, object]:
+    """Return which function each earlier call was of, by the call's id."""
+    calls = [call for message in messages for call in message.tool_calls or ()]
+    named = [(call.get("id"), call.get("function")) for call in calls]
+    return {
+        call_id: function["name"]
+        for call_id, function in named
+        if isinstance(call_id, str) and isinstance(function, dict) and function.get("name")
+    }
+
+
+def _as_template_sees(
+    message: Message, index: int, names: Mapping[object, object]
+) -> Mapping[str, object]:
     """Return `message` as the plain mapping that chat templates know.
+
+    A tool's result has the name of its function, which OpenAI's clients leave out and some
+    templates need; `names` has it by the call's id.
 
     Raises:
         InvalidRequestError: it has no content, or a part that is not text.
@@ -107,7 +124,9 @@ def _as_template_sees(message: Message, index: int) -> Mapping[str, object]:
     for name in ("name", "tool_call_id", "reasoning_content"):
         if (value := getattr(message, name)) is not None:
             fields[name] = value
-    if message.tool_calls is not None:
+    if message.role == "tool" and message.tool_call_id in names:
+        fields.setdefault("name", names[message.tool_call_id])
+    if message.tool_calls:  # templates take an empty list for calls
         fields["tool_calls"] = [_call_as_template_sees(call) for call in message.tool_calls]
     return fields
 

@@ -27,6 +27,8 @@ HERMES = (
     "{% for t in tools %}{{ t.function.name }} {% endfor %}"
     "{{ '<tool_call>...</tool_call><|im_end|>\n' }}{% endif %}"
     "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content }}"
+    "{% if m.role == 'tool' %}{{ ' of ' + m.name }}{% endif %}"
+    "{% if 'tool_calls' in m and not m.tool_calls %}{{ raise_exception('no calls') }}{% endif %}"
     "{% for c in m.tool_calls or [] %}{{ '\n<tool_call>\n{\"name\": ' + (c.function.name | tojson)"
     " + ', \"arguments\": ' + (c.function.arguments | tojson) + '}\n</tool_call>' }}{% endfor %}"
     "{{ '<|im_end|>\n' }}{% endfor %}{{ '<|im_start|>assistant\n' }}"
@@ -243,12 +245,13 @@ async def test_a_schema_that_cannot_be_followed_is_a_400(gateway: Gateway) -> No
 
 
 async def test_calls_and_results_are_shown_to_the_model(tmp_path: Path) -> None:
-    """Earlier calls are rendered with their arguments as objects, and tool messages follow."""
+    """Earlier calls are rendered with arguments as objects, results with their function's name."""
     write_tool_model(tmp_path)
     backend = ScriptedBackend(tmp_path, [["x", FinishReason.STOP]])
     call = {"name": "weather", "arguments": json.dumps(ARGUMENTS)}
     messages = [
         *MESSAGES,
+        {"role": "assistant", "content": "wait", "tool_calls": []},
         {
             "role": "assistant",
             "content": None,
@@ -265,7 +268,7 @@ async def test_calls_and_results_are_shown_to_the_model(tmp_path: Path) -> None:
     tokenizer = PromptEncoder.load(tmp_path).tokenizer
     shown = tokenizer.decode(tokens, skip_special_tokens=False)
     assert f"<|im_start|>assistant\n\n{CALL}<|im_end|>" in shown
-    assert "<|im_start|>tool\nsunny<|im_end|>" in shown
+    assert "<|im_start|>tool\nsunny of weather<|im_end|>" in shown
 
 
 async def test_marks_that_are_special_tokens_are_seen(tmp_path: Path) -> None:
