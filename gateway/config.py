@@ -36,6 +36,7 @@ _AT_LEAST_ZERO = (
     "max_tools",
     "max_stop",
     "max_stop_token_ids",
+    "max_logit_bias",
     "max_encoding_requests",
     "drain_seconds",
 )
@@ -61,8 +62,10 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     max_prompts: int = 32  # prompts of one completions request
     max_messages: int = 2048  # of one conversation
     max_tools: int = 256
+    order_tool_keys: bool = True  # tools that differ in key order alone share their prefix
     max_stop: int = 4  # stop strings of one request
     max_stop_token_ids: int = 128
+    max_logit_bias: int = 1024  # tokens of one request that are biased
     max_stream_bytes: int = 2**20  # output that waits for one client before it is dropped
     idle_seconds: float = 75.0  # without a whole request head, new connections included
     body_seconds: float = 60.0  # for a request's whole body to arrive

@@ -26,7 +26,7 @@ from gateway.ledger import Ledger
 from gateway.merge import MergedEvents, NumberedEvent, merged
 from gateway.metrics import Metrics
 from prefixcache.errors import PrefixCacheError
-from prefixcache.text import PromptEncoder
+from prefixcache.text import PromptEncoder, TokenBytes
 from prefixcache.types import Delta, Failed, GenerationRequest, ModelInfo
 
 _log = logging.getLogger(__name__)
@@ -40,6 +40,7 @@ class Served:
     name: str
     info: ModelInfo
     encoder: PromptEncoder
+    token_bytes: TokenBytes
     since: int  # seconds since the epoch
 
     @property
@@ -103,7 +104,8 @@ class Service:
         except (OSError, PrefixCacheError) as error:
             raise StartError(f"the tokenizer in {info.folder} cannot be used: {error}") from error
         name = self.config.served_model_name or info.name
-        self._served = Served(name, info, encoder, since=int(self.wall_clock()))
+        token_bytes = TokenBytes(encoder.tokenizer)
+        self._served = Served(name, info, encoder, token_bytes, since=int(self.wall_clock()))
 
     def served(self) -> Served:
         """Return the model, ready to be asked.

@@ -5,6 +5,14 @@ This package and `prefixcache.index` need no torch; the model runs in `prefixcac
 
 from prefixcache.config import EngineConfig
 from prefixcache.errors import PrefixCacheError
-from prefixcache.types import FinishReason, SamplingParams, Usage
+from prefixcache.types import FinishReason, Grammar, GrammarKind, SamplingParams, Usage
 
-__all__ = ["EngineConfig", "FinishReason", "PrefixCacheError", "SamplingParams", "Usage"]
+__all__ = [
+    "EngineConfig",
+    "FinishReason",
+    "Grammar",
+    "GrammarKind",
+    "PrefixCacheError",
+    "SamplingParams",
+    "Usage",
+]

@@ -38,9 +38,11 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     prefix_cache: bool = True  # False: nothing is looked up, nothing is kept
     token_exact_reuse: bool = True  # copy the shared tokens of a block that is left midway
     eviction_policy: PolicyName = "lru"  # which cached prefixes go when room is needed
-    idle_ttl_seconds: float = (
-        DEFAULT_IDLE_TTL_SECONDS  # eviction_policy ttl: what is unused for so long goes
-    )
+    # eviction_policy ttl: what is unused for so long goes
+    idle_ttl_seconds: float = DEFAULT_IDLE_TTL_SECONDS
+    max_grammar_bytes: int = 64 * 2**10  # of one request's schema, expression or grammar
+    max_grammars: int = 64  # compiled ones that are kept
+    grammar_seconds: float = 10.0  # for one to be compiled
 
     def __post_init__(self) -> None:
         for setting in (
@@ -48,6 +50,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             "max_running_requests",
             "max_waiting_requests",
             "max_step_tokens",
+            "max_grammar_bytes",
+            "max_grammars",
         ):
             if getattr(self, setting) < 1:
                 raise ConfigError(setting, getattr(self, setting), "must be at least 1")
@@ -55,7 +59,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             value = getattr(self, setting)
             if value is not None and value < 1:
                 raise ConfigError(setting, value, "must be at least 1, or left out")
-        for setting in ("step_seconds", "idle_ttl_seconds", "max_queue_seconds"):
+        for setting in ("step_seconds", "idle_ttl_seconds", "max_queue_seconds", "grammar_seconds"):
             value = getattr(self, setting)
             if value is not None and not value > 0:
                 raise ConfigError(setting, value, "must be above 0")

@@ -127,6 +127,10 @@ class UnsupportedModelError(ModelError):
         return f"{self.architecture} cannot be served: {self.reason}"
 
 
+class GrammarError(EngineError):
+    """A grammar cannot be used; the text is the library's reason."""
+
+
 class TemplateError(PrefixCacheError):
     """The chat template refused the messages, or there is none; the text says which."""
 

@@ -35,21 +35,51 @@ class FinishReason(StrEnum):
     LENGTH = "length"  # max_tokens, its deadline, or the model's context is full
 
 
+class GrammarKind(StrEnum):
+    """What the text of a grammar is."""
+
+    JSON_SCHEMA = "json_schema"
+    REGEX = "regex"  # the whole answer matches it
+    CHOICE = "choice"  # a JSON array of texts: the answer is one of them
+    LARK = "lark"  # a context-free grammar in Lark's notation; its first rule is `start`
+    EBNF = "ebnf"  # Lark's notation or GBNF, whichever it looks like
+
+
+class Grammar(msgspec.Struct, frozen=True):
+    """What an answer's text must follow. A JSON schema's unknown keywords may be passed over."""
+
+    kind: GrammarKind
+    text: str
+    is_lenient: bool = False
+
+
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """How output tokens are chosen and when they end.
 
     `temperature` 0, or so small that float32 cannot tell it from 0, is greedy. With a `seed`, the
-    same request gives the same tokens wherever its logits are the same.
+    same request gives the same tokens wherever its logits are the same. Logits pass, in this order:
+    the penalties, `logit_bias`, `min_tokens`, the temperature, `min_p`, `top_k`, `top_p`.
     """
 
-    max_tokens: int = 256
+    max_tokens: int = 256  # 0: the prompt is read and nothing said
+    min_tokens: int = 0  # so many come before a token may end the answer
     temperature: float = 0.0
     top_p: float = 1.0
     top_k: int | None = None
+    min_p: float = 0.0  # tokens less likely than this share of the best one's chance are left out
+    repetition_penalty: float = 1.0  # on tokens of prompt and output; above 1 discourages
+    presence_penalty: float = 0.0  # off the logit of each token of the output
+    frequency_penalty: float = 0.0  # off the logit of a token, for each time it is in the output
+    logit_bias: tuple[tuple[int, float], ...] = ()  # (token id, what is added to its logit)
     seed: int | None = None
+    choice: int = 0  # which of the answers to one prompt: with one seed, each has its own chance
+    grammar: Grammar | None = None  # its end ends the answer, whatever min_tokens says
+    top_scores: int | None = None  # the best so many tokens beside each chosen one; None: no scores
+    prompt_scores: int | None = None  # the same for the prompt's tokens, whose KV is not reused
     stop: tuple[str, ...] = ()  # matched in the text; never part of the output
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    shown_special_ids: tuple[int, ...] = ()  # special tokens whose spelling is in the text
 
 
 class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,12 +116,34 @@ class Started(msgspec.Struct, frozen=True, tag="started"):
     cached_tokens: int
 
 
+class TokenScore(msgspec.Struct, frozen=True):
+    """How likely a token was: natural logarithms of what the model's own logits say.
+
+    Neither penalties nor bias nor temperature are in it.
+    """
+
+    token_id: int
+    logprob: float  # -inf is possible
+    top: tuple[tuple[int, float], ...] = ()  # (token id, logprob), the most likely first
+
+
+class PromptScores(msgspec.Struct, frozen=True, tag="prompt_scores"):
+    """Scores of the prompt's tokens as they are read, in order, before any output.
+
+    The first token of a prompt has none: the first score is of the second token.
+    """
+
+    request_id: RequestId
+    scores: tuple[TokenScore, ...]
+
+
 class Delta(msgspec.Struct, frozen=True, tag="delta"):
     """New output. `text` may be empty while a character or a stop string is incomplete."""
 
     request_id: RequestId
     text: str
     token_ids: tuple[int, ...]
+    scores: tuple[TokenScore, ...] = ()  # one for each token id, if they were asked for
 
 
 class Finished(msgspec.Struct, frozen=True, tag="finished"):
@@ -124,7 +176,7 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     usage: Usage | None = None  # what it used until then
 
 
-Event = Started | Delta | Finished | Failed
+Event = Started | PromptScores | Delta | Finished | Failed
 
 
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):

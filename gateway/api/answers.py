@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -14,7 +15,16 @@ from gateway.http import SERVICE, EventSink, data_frame, json_response, record_o
 from gateway.ledger import Ledger
 from gateway.merge import NumberedEvent
 from gateway.service import Call
-from prefixcache.types import Delta, Event, Finished, FinishReason, Started, Usage
+from prefixcache.types import (
+    Delta,
+    Event,
+    Finished,
+    FinishReason,
+    PromptScores,
+    Started,
+    TokenScore,
+    Usage,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -24,6 +34,8 @@ class Choice:
     """One whole answer, as it is being collected."""
 
     pieces: list[str] = field(default_factory=list)
+    prompt_scores: list[TokenScore] = field(default_factory=list)
+    scores: list[TokenScore] = field(default_factory=list)
     reason: FinishReason = FinishReason.STOP
 
     @property
@@ -31,11 +43,24 @@ class Choice:
         """The answer's text."""
         return "".join(self.pieces)
 
+    def take(self, event: Event) -> None:
+        """Add what `event` brings."""
+        match event:
+            case PromptScores(scores=scores):
+                self.prompt_scores += scores
+            case Delta(text=text, scores=scores):
+                self.pieces.append(text)
+                self.scores += scores
+            case Finished(reason=reason):
+                self.reason = reason
+            case _:
+                pass
+
 
 class ReplyShape(Protocol):
     """How one endpoint writes an answer.
 
-    The caller promises, per choice, `opening`, then any number of `delta`, then `closing`; and
+    The caller promises, per choice, `opening`, then any number of `piece`, then `closing`; and
     `ending` after all choices. Or, unstreamed, `whole` alone. The shape promises that all but
     `whole` return whole events for the stream, or nothing where there is nothing to say.
     """
@@ -43,8 +68,8 @@ class ReplyShape(Protocol):
     def opening(self, index: int) -> bytes:
         """Return what begins a choice."""
 
-    def delta(self, index: int, text: str) -> bytes:
-        """Return more text of a choice."""
+    def piece(self, index: int, event: PromptScores | Delta) -> bytes:
+        """Return more of a choice: text, scores or both."""
 
     def closing(self, index: int, reason: FinishReason) -> bytes:
         """Return what ends a choice."""
@@ -70,16 +95,15 @@ async def answer(
         if stream:
             return await _streamed(request, events, shape, ledger)
         choices = await _collected(events, len(call.requests))
+        if any(choice.scores or choice.prompt_scores for choice in choices):  # may be many
+            return json_response(await asyncio.to_thread(shape.whole, choices, ledger.usage()))
         return json_response(shape.whole(choices, ledger.usage()))
 
 
 async def _collected(events: AsyncIterator[NumberedEvent], n_choices: int) -> list[Choice]:
     choices = [Choice() for _ in range(n_choices)]
     async for index, event in events:
-        if isinstance(event, Delta):
-            choices[index].pieces.append(event.text)
-        elif isinstance(event, Finished):
-            choices[index].reason = event.reason
+        choices[index].take(event)
     return choices
 
 
@@ -119,8 +143,10 @@ def _frame(shape: ReplyShape, index: int, event: Event) -> bytes:
     match event:
         case Started():
             return shape.opening(index)
-        case Delta(text=text) if text:
-            return shape.delta(index, text)
+        case PromptScores():
+            return shape.piece(index, event)
+        case Delta() if event.text or event.scores:
+            return shape.piece(index, event)
         case Finished(reason=reason):
             return shape.closing(index, reason)
         case _:

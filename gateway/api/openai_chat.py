@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 
+import msgspec
 from aiohttp import web
 
 from gateway.api.bodies import decode_body
+from gateway.api.openai_calls import ChoiceText
+from gateway.api.openai_formats import grammar_of
 from gateway.api.openai_models import CHAT_DECODER, CHAT_NEUTRAL, ChatBody, Message
 from gateway.api.openai_options import (
     Asked,
@@ -17,14 +21,16 @@ from gateway.api.openai_options import (
     make_call,
     prompt_of,
 )
-from gateway.api.openai_replies import ChatShape, Head
+from gateway.api.openai_replies import Head
+from gateway.api.openai_shapes import ChatShape
+from gateway.api.openai_tools import JsonObject, ToolFields, tool_use
 from gateway.errors import InvalidRequestError
 from gateway.service import Service
 
 
 async def create_chat_completion(request: web.Request) -> web.StreamResponse:
     """Answer a conversation with the model's next turn."""
-    return await answer_body(request, _asked, ChatShape)
+    return await answer_body(request, _asked)
 
 
 def _asked(service: Service, data: bytes) -> Asked:
@@ -34,36 +40,110 @@ def _asked(service: Service, data: bytes) -> Asked:
     check_fields(body, CHAT_NEUTRAL, service.config)
     check_count("messages", len(body.messages), service.config.max_messages)
     check_count("tools", len(body.tools or ()), service.config.max_tools)
-    messages = [_as_template_sees(message, index) for index, message in enumerate(body.messages)]
+    use = tool_use(_tool_fields(body), served)
+    names = _names_of_calls(body.messages)
+    messages = [_as_template_sees(each, index, names) for index, each in enumerate(body.messages)]
     with prompt_of("messages", served):
         token_ids = served.encoder.chat(
-            messages, tools=body.tools or None, max_characters=served.max_characters
+            messages,
+            tools=body.tools or None,
+            order_tool_keys=service.config.order_tool_keys,
+            max_characters=served.max_characters,
         )
+    prompts = Prompts(
+        "messages",
+        [token_ids],
+        _max_tokens(body),
+        top_scores=_top_scores(body),
+        grammar=use.grammar,
+        shown_special_ids=use.shown_ids(served),
+    )
+    head = Head.of(service, served, body, prefix="chatcmpl")
     return Asked(
-        make_call(service, served, body, Prompts("messages", [token_ids], _max_tokens(body))),
-        Head.of(service, served, body, prefix="chatcmpl"),
+        make_call(service, served, body, prompts),
+        ChatShape(
+            head,
+            served.token_bytes,
+            with_scores=bool(body.logprobs),
+            new_text=partial(ChoiceText, use, service.new_id),
+        ),
         bool(body.stream),
     )
 
 
+def _tool_fields(body: ChatBody) -> ToolFields:
+    return ToolFields(
+        tools=body.tools or (),
+        choice=body.tool_choice or "auto",
+        is_parallel=body.parallel_tool_calls is not False,
+        grammar=grammar_of(body),
+    )
+
+
+def _top_scores(body: ChatBody) -> int | None:
+    """Return how many tokens each place's scores have, or None for no scores at all."""
+    if body.logprobs:
+        return body.top_logprobs or 0
+    if body.top_logprobs:
+        raise InvalidRequestError("top_logprobs: needs logprobs to be true", "top_logprobs")
+    return None
+
+
 def _max_tokens(body: ChatBody) -> int | None:
     """Return the answer's limit: the newer field wins, neither means as far as the context goes."""
+    if body.max_tokens == 0:
+        raise InvalidRequestError("max_tokens: must be at least 1", "max_tokens")
     if body.max_completion_tokens is not None:
         return body.max_completion_tokens
     return body.max_tokens
 
 
-def _as_template_sees(message: Message, index: int) -> Mapping[str, object]:
+def _names_of_calls(messages: Sequence[Message]) -> dict[object, object]:
+    """Return which function each earlier call was of, by the call's id."""
+    calls = [call for message in messages for call in message.tool_calls or ()]
+    named = [(call.get("id"), call.get("function")) for call in calls]
+    return {
+        call_id: function["name"]
+        for call_id, function in named
+        if isinstance(call_id, str) and isinstance(function, dict) and function.get("name")
+    }
+
+
+def _as_template_sees(
+    message: Message, index: int, names: Mapping[object, object]
+) -> Mapping[str, object]:
     """Return `message` as the plain mapping that chat templates know.
+
+    A tool's result has the name of its function, which OpenAI's clients leave out and some
+    templates need; `names` has it by the call's id.
 
     Raises:
         InvalidRequestError: it has no content, or a part that is not text.
     """
     fields: dict[str, object] = {"role": message.role, "content": _content(message, index)}
-    for name in ("name", "tool_calls", "tool_call_id", "reasoning_content"):
+    for name in ("name", "tool_call_id", "reasoning_content"):
         if (value := getattr(message, name)) is not None:
             fields[name] = value
+    if message.role == "tool" and message.tool_call_id in names:
+        fields.setdefault("name", names[message.tool_call_id])
+    if message.tool_calls:  # templates take an empty list for calls
+        fields["tool_calls"] = [_call_as_template_sees(call) for call in message.tool_calls]
     return fields
+
+
+def _call_as_template_sees(call: JsonObject) -> JsonObject:
+    """Return an earlier call with its arguments, which come as JSON text, as an object.
+
+    Templates write them as JSON themselves. What is no object in JSON stays a text.
+    """
+    function = call.get("function")
+    if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
+        return call
+    try:
+        arguments = msgspec.json.decode(function["arguments"], type=dict[str, object])
+    except (msgspec.MsgspecError, RecursionError):
+        return call
+    return {**call, "function": {**function, "arguments": arguments}}
 
 
 def _content(message: Message, index: int) -> str | list[dict[str, str]]:

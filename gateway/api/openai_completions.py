@@ -10,10 +10,12 @@ import msgspec
 from aiohttp import web
 
 from gateway.api.bodies import decode_body
+from gateway.api.openai_formats import grammar_of
 from gateway.api.openai_models import (
     COMPLETION_DECODER,
     COMPLETION_NEUTRAL,
     PROMPT_DECODER,
+    CompletionBody,
     Prompt,
 )
 from gateway.api.openai_options import (
@@ -25,7 +27,8 @@ from gateway.api.openai_options import (
     make_call,
     prompt_of,
 )
-from gateway.api.openai_replies import Head, TextShape
+from gateway.api.openai_replies import Head
+from gateway.api.openai_shapes import Echo, TextShape
 from gateway.config import GatewayConfig
 from gateway.errors import ContextLengthError, InvalidRequestError, UnsupportedFieldError
 from gateway.service import Served, Service
@@ -36,7 +39,7 @@ _TOKEN_IDS = re.compile(rb"\s*\[\s*(?:(?P<several>\[)|[0-9])")  # how token ids 
 
 async def create_completion(request: web.Request) -> web.StreamResponse:
     """Continue one or more plain prompts."""
-    return await answer_body(request, _asked, TextShape)
+    return await answer_body(request, _asked)
 
 
 def _asked(service: Service, data: bytes) -> Asked:
@@ -48,13 +51,43 @@ def _asked(service: Service, data: bytes) -> Asked:
         raise UnsupportedFieldError("best_of")
     _check_size(body.prompt, served, service.config)
     prompt = decode_body(PROMPT_DECODER, body.prompt, turn=service.decoding, field="prompt")
-    token_ids = [_token_ids(part, served) for part in _prompts(prompt, served, service.config)]
-    max_tokens = _DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
-    return Asked(
-        make_call(service, served, body, Prompts("prompt", token_ids, max_tokens)),
-        Head.of(service, served, body, prefix="cmpl"),
-        bool(body.stream),
+    parts = _prompts(prompt, served, service.config)
+    token_ids = [_token_ids(part, served) for part in parts]
+    prompts = Prompts(
+        "prompt",
+        token_ids,
+        _max_tokens(body),
+        top_scores=body.logprobs,
+        prompt_scores=body.logprobs if body.echo else None,
+        grammar=grammar_of(body),
     )
+    call = make_call(service, served, body, prompts)
+    echoes = [
+        _echo(part, ids, served)
+        for part, ids in zip(parts, token_ids, strict=True)
+        for _ in range(body.n or 1)
+    ]
+    shape = TextShape(
+        Head.of(service, served, body, prefix="cmpl"),
+        served.token_bytes,
+        with_scores=body.logprobs is not None,
+        echoes=echoes if body.echo else None,
+    )
+    return Asked(call, shape, bool(body.stream))
+
+
+def _max_tokens(body: CompletionBody) -> int:
+    """Return the answer's limit; 0 asks for the prompt alone."""
+    if body.max_tokens == 0 and not body.echo:
+        raise InvalidRequestError("max_tokens: must be at least 1 without echo", "max_tokens")
+    return _DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
+
+
+def _echo(prompt: str | Sequence[int], token_ids: Sequence[int], served: Served) -> Echo:
+    if isinstance(prompt, str):
+        return Echo(prompt, token_ids[0])
+    text = served.encoder.tokenizer.decode(prompt, skip_special_tokens=False)
+    return Echo(text, token_ids[0])
 
 
 def _token_ids(prompt: str | Sequence[int], served: Served) -> Sequence[int]:

@@ -12,14 +12,17 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from gateway.api.openai_formats import FormatFields
+from gateway.api.openai_tools import JsonObject, ToolChoice
+
 Count = Annotated[int, Meta(ge=1)]
 TokenNumber = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+Bias = Annotated[float, Meta(ge=-100, le=100)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 StopText = Annotated[str, Meta(min_length=1, max_length=1024)]
 Priority = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 Salt = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"\A[^@/\\\x00]*\Z")]
-JsonObject = dict[str, object]
 
 
 class CacheOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -53,14 +56,20 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     reasoning_content: str | None = None
 
 
-class GenerationBody(msgspec.Struct, frozen=True, kw_only=True):
+class GenerationBody(FormatFields, frozen=True, kw_only=True):
     """The fields that both kinds of completion share."""
 
     model: str
-    max_tokens: Count | None = None
+    max_tokens: Annotated[int, Meta(ge=0)] | None = None  # 0: only with echo
+    min_tokens: Annotated[int, Meta(ge=0)] | None = None  # extension
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None  # OpenAI's default: 1
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     top_k: Annotated[int, Meta(ge=-1)] | None = None  # extension; 0 and -1: all
+    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None  # extension
+    logit_bias: dict[str, Bias] | None = None  # by token id, in decimal
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    repetition_penalty: Annotated[float, Meta(gt=0, le=100)] | None = None  # extension
     seed: Seed | None = None
     stop: StopText | list[StopText] | None = None
     stop_token_ids: list[TokenNumber] | None = None  # extension
@@ -74,13 +83,6 @@ class GenerationBody(msgspec.Struct, frozen=True, kw_only=True):
     priority: Priority | None = None  # extension, as vLLM's: the lowest is served first
     deadline_seconds: Annotated[float, Meta(gt=0)] | None = None  # extension
 
-    logit_bias: dict[str, float] | None = None
-    presence_penalty: Penalty | None = None
-    frequency_penalty: Penalty | None = None
-    repetition_penalty: float | None = None
-    min_p: float | None = None
-    min_tokens: int | None = None
-
 
 class ChatBody(GenerationBody, frozen=True, kw_only=True):
     """POST /v1/chat/completions."""
@@ -88,13 +90,13 @@ class ChatBody(GenerationBody, frozen=True, kw_only=True):
     messages: Annotated[list[Message], Meta(min_length=1)]
     max_completion_tokens: Count | None = None  # wins over max_tokens
     tools: list[JsonObject] | None = None
+    tool_choice: ToolChoice | None = None  # auto where there are tools
+    parallel_tool_calls: bool | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None  # needs `logprobs`
 
-    tool_choice: str | JsonObject | None = None
     functions: list[JsonObject] | None = None
     function_call: str | JsonObject | None = None
-    logprobs: bool | None = None
-    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
-    response_format: JsonObject | None = None
     modalities: list[str] | None = None
     audio: JsonObject | None = None
     prediction: JsonObject | None = None
@@ -108,39 +110,23 @@ class CompletionBody(GenerationBody, frozen=True, kw_only=True):
     """POST /v1/completions. The prompt is left for later: it can be millions of token ids."""
 
     prompt: msgspec.Raw
-
     echo: bool | None = None
-    suffix: str | None = None
     logprobs: Annotated[int, Meta(ge=0, le=5)] | None = None
+
+    suffix: str | None = None
     best_of: Count | None = None
 
 
-_NEUTRAL_SHARED: Mapping[str, tuple[object, ...]] = {
-    "logit_bias": ({},),
-    "presence_penalty": (0.0,),
-    "frequency_penalty": (0.0,),
-    "repetition_penalty": (1.0,),
-    "min_p": (0.0,),
-    "min_tokens": (0,),
-}
 CHAT_NEUTRAL: Mapping[str, tuple[object, ...]] = {
-    **_NEUTRAL_SHARED,
-    "tool_choice": ("auto", "none"),
     "functions": ([],),
     "function_call": ("auto", "none"),
-    "logprobs": (False,),
-    "top_logprobs": (0,),
-    "response_format": ({"type": "text"},),
     "modalities": (["text"], []),
     "audio": (),
     "prediction": (),
     "web_search_options": (),
 }
 COMPLETION_NEUTRAL: Mapping[str, tuple[object, ...]] = {
-    **_NEUTRAL_SHARED,
-    "echo": (False,),
     "suffix": ("",),
-    "logprobs": (),
 }
 
 CHAT_DECODER = msgspec.json.Decoder(ChatBody)

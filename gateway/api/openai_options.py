@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
 from aiohttp import web
+from msgspec.structs import replace
 
 from gateway.api.answers import ReplyShape, answer
 from gateway.api.openai_models import CacheOptions, GenerationBody
-from gateway.api.openai_replies import Head
 from gateway.config import GatewayConfig
 from gateway.errors import ContextLengthError, InvalidRequestError, UnsupportedFieldError
 from gateway.http import SERVICE, read_body
 from gateway.service import Call, Served, Service
 from prefixcache.errors import PromptTooLongError
 from prefixcache.index import pack
-from prefixcache.types import GenerationRequest, RequestId, SamplingParams
+from prefixcache.types import GenerationRequest, Grammar, RequestId, SamplingParams
 
-_SEEDS = 2**63  # seeds are taken modulo this, so that seed + i is always one
 _DEFAULT_TEMPERATURE = 1.0
+_TOKEN_KEY = re.compile(r"0|[1-9][0-9]{0,9}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,10 @@ class Prompts:
     param: str
     token_ids: Sequence[Sequence[int]]
     max_tokens: int | None  # None: as far as the context goes
+    top_scores: int | None = None  # of each output token; None: no scores
+    prompt_scores: int | None = None
+    grammar: Grammar | None = None
+    shown_special_ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +43,7 @@ class Asked:
     """What a body asks for: what the engine does, and how the answer looks."""
 
     call: Call
-    head: Head
+    shape: ReplyShape
     stream: bool
 
 
@@ -55,6 +60,9 @@ def check_fields(
         value = getattr(body, name)
         if value is not None and value not in harmless:
             raise UnsupportedFieldError(name)
+    if body.max_tokens is not None and (body.min_tokens or 0) > body.max_tokens:
+        raise InvalidRequestError("min_tokens: more than max_tokens", "min_tokens")
+    check_count("logit_bias", len(body.logit_bias or ()), config.max_logit_bias)
     check_count("n", body.n or 1, config.max_choices)
     check_count("stop", len(stop_texts(body)), config.max_stop)
     check_count("stop_token_ids", len(body.stop_token_ids or ()), config.max_stop_token_ids)
@@ -65,16 +73,14 @@ def check_fields(
 
 
 async def answer_body(
-    request: web.Request,
-    ask: Callable[[Service, bytes], Asked],
-    shape: Callable[[Head], ReplyShape],
+    request: web.Request, ask: Callable[[Service, bytes], Asked]
 ) -> web.StreamResponse:
-    """Read a body, have `ask` make a call of it off the event loop, and answer in `shape`."""
+    """Read a body, have `ask` make a call of it off the event loop, and answer in its shape."""
     service = request.app[SERVICE]
     service.served()  # before the body is read
     body = await read_body(request)
     asked = await service.encode(partial(ask, service, body))
-    return await answer(request, asked.call, shape(asked.head), stream=asked.stream)
+    return await answer(request, asked.call, asked.shape, stream=asked.stream)
 
 
 def stop_texts(body: GenerationBody) -> tuple[str, ...]:
@@ -91,7 +97,7 @@ def check_count(param: str, found: int, limit: int) -> None:
 
 
 def make_call(service: Service, served: Served, body: GenerationBody, prompts: Prompts) -> Call:
-    """Return what the engine is asked: each prompt `n` times, with seeds that count up.
+    """Return what the engine is asked: each prompt `n` times, as choices of one seed.
 
     `max_tokens` is cut to what fits the model.
 
@@ -104,13 +110,13 @@ def make_call(service: Service, served: Served, body: GenerationBody, prompts: P
     cache = body.cache or CacheOptions()
     requests: list[GenerationRequest] = []
     for token_ids in prompts.token_ids:
-        max_tokens = _tokens_that_fit(token_ids, prompts, served)
+        sampling = _sampling(body, prompts, _tokens_that_fit(token_ids, prompts, served), served)
         packed = pack(token_ids)
         requests += [
             GenerationRequest(
                 request_id=RequestId(service.new_id()),
                 token_ids=packed,
-                sampling=_sampling(body, max_tokens, choice_index, served),
+                sampling=replace(sampling, choice=choice_index),
                 salt=body.cache_salt,
                 read_cache=cache.read is not False,
                 store_cache=cache.store is not False,
@@ -148,20 +154,46 @@ def _tokens_that_fit(token_ids: Sequence[int], prompts: Prompts, served: Served)
 
 
 def _sampling(
-    body: GenerationBody, max_tokens: int, choice_index: int, served: Served
+    body: GenerationBody, prompts: Prompts, max_tokens: int, served: Served
 ) -> SamplingParams:
     temperature = _DEFAULT_TEMPERATURE if body.temperature is None else body.temperature
     is_greedy = body.top_p == 0  # a nucleus of nothing but the best token
     return SamplingParams(
         max_tokens=max_tokens,
+        min_tokens=min(body.min_tokens or 0, max_tokens),
         temperature=0.0 if is_greedy else temperature,
         top_p=1.0 if is_greedy or body.top_p is None else body.top_p,
         top_k=_top_k(body, served),
-        seed=None if body.seed is None else (body.seed + choice_index) % _SEEDS,
+        min_p=body.min_p or 0.0,
+        repetition_penalty=body.repetition_penalty or 1.0,
+        presence_penalty=body.presence_penalty or 0.0,
+        frequency_penalty=body.frequency_penalty or 0.0,
+        logit_bias=tuple(_biases(body.logit_bias or {}, served)),
+        seed=body.seed,
         stop=stop_texts(body),
         stop_token_ids=tuple(body.stop_token_ids or ()),
         ignore_eos=bool(body.ignore_eos),
+        shown_special_ids=prompts.shown_special_ids,
+        grammar=prompts.grammar,
+        top_scores=prompts.top_scores,
+        prompt_scores=prompts.prompt_scores,
     )
+
+
+def _biases(biases: Mapping[str, float], served: Served) -> Iterator[tuple[int, float]]:
+    """Yield each token id and its bias.
+
+    Raises:
+        InvalidRequestError: a key is no token id in plain decimal, or the model has no such token.
+    """
+    for key, bias in biases.items():
+        if not _TOKEN_KEY.fullmatch(key):
+            raise InvalidRequestError(f"logit_bias: {key[:20]!r} is no token id", "logit_bias")
+        token_id = int(key)
+        is_row = token_id < served.info.vocab_size
+        if not is_row or served.encoder.tokenizer.spelling(token_id) is None:
+            raise InvalidRequestError(f"logit_bias: no token has the id {token_id}", "logit_bias")
+        yield token_id, bias
 
 
 def _top_k(body: GenerationBody, served: Served) -> int | None:

@@ -1,14 +1,19 @@
-"""The answers of the OpenAI dialect, whole and in chunks."""
+"""The objects that the answers of the OpenAI dialect are made of, whole and in chunks."""
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
-from gateway.api.answers import Choice
+from gateway.api.openai_calls import ChatDelta, ChatMessage
 from gateway.api.openai_models import GenerationBody
+from gateway.api.openai_scores import ChatScores, TextScores
 from gateway.http import data_frame
 from gateway.service import Served, Service
 from prefixcache.types import FinishReason, Usage
+
+Reason = FinishReason | Literal["tool_calls"]
 
 _DONE = data_frame(b"[DONE]")
 
@@ -38,28 +43,13 @@ class UsageReply(msgspec.Struct, frozen=True):
         )
 
 
-class ChatMessage(msgspec.Struct, frozen=True):
-    """The model's turn."""
-
-    content: str
-    role: str = "assistant"
-    refusal: None = None
-
-
-class ChatDelta(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A piece of the model's turn."""
-
-    role: str | None = None
-    content: str | None = None
-
-
 class ChatChoice(msgspec.Struct, frozen=True):
     """One whole answer."""
 
     index: int
     message: ChatMessage
-    finish_reason: FinishReason
-    logprobs: None = None
+    finish_reason: Reason
+    logprobs: ChatScores | None = None
 
 
 class ChatChunkChoice(msgspec.Struct, frozen=True):
@@ -67,8 +57,8 @@ class ChatChunkChoice(msgspec.Struct, frozen=True):
 
     index: int
     delta: ChatDelta
-    finish_reason: FinishReason | None = None
-    logprobs: None = None
+    finish_reason: Reason | None = None
+    logprobs: ChatScores | None = None
 
 
 class TextChoice(msgspec.Struct, frozen=True):
@@ -77,7 +67,7 @@ class TextChoice(msgspec.Struct, frozen=True):
     index: int
     text: str
     finish_reason: FinishReason | None = None
-    logprobs: None = None
+    logprobs: TextScores | None = None
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,92 +102,25 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class ChatShape:
-    """`/v1/chat/completions`."""
-
-    def __init__(self, head: Head) -> None:
-        self._head = head
-
-    def opening(self, index: int) -> bytes:
-        """Return the chunk that tells the role."""
-        return self._chunk(ChatChunkChoice(index, ChatDelta("assistant", "")))
-
-    def delta(self, index: int, text: str) -> bytes:
-        """Return a chunk with more text."""
-        return self._chunk(ChatChunkChoice(index, ChatDelta(content=text)))
-
-    def closing(self, index: int, reason: FinishReason) -> bytes:
-        """Return the chunk that ends a choice: an empty delta and the reason."""
-        return self._chunk(ChatChunkChoice(index, ChatDelta(), reason))
-
-    def ending(self, usage: Usage) -> bytes:
-        """Return the chunk without choices, if usage was asked for, and the mark of the end."""
-        return _ending(self._head, "chat.completion.chunk", usage)
-
-    def whole(self, choices: list[Choice], usage: Usage) -> bytes:
-        """Return the whole answer."""
-        written = [
-            ChatChoice(index, ChatMessage(choice.text), choice.reason)
-            for index, choice in enumerate(choices)
-        ]
-        return _reply(self._head, "chat.completion", written, UsageReply.of(usage))
-
-    def _chunk(self, choice: ChatChunkChoice) -> bytes:
-        reply = _reply(self._head, "chat.completion.chunk", [choice], _no_usage(self._head))
-        return data_frame(reply)
-
-
-class TextShape:
-    """`/v1/completions`."""
-
-    def __init__(self, head: Head) -> None:
-        self._head = head
-
-    def opening(self, index: int) -> bytes:
-        """Return nothing: there is no role to tell."""
-        return b""
-
-    def delta(self, index: int, text: str) -> bytes:
-        """Return a chunk with more text."""
-        return self._chunk(TextChoice(index, text))
-
-    def closing(self, index: int, reason: FinishReason) -> bytes:
-        """Return the chunk that ends a choice: no text and the reason."""
-        return self._chunk(TextChoice(index, "", reason))
-
-    def ending(self, usage: Usage) -> bytes:
-        """Return the chunk without choices, if usage was asked for, and the mark of the end."""
-        return _ending(self._head, "text_completion", usage)
-
-    def whole(self, choices: list[Choice], usage: Usage) -> bytes:
-        """Return the whole answer."""
-        written = [
-            TextChoice(index, choice.text, choice.reason) for index, choice in enumerate(choices)
-        ]
-        return _reply(self._head, "text_completion", written, UsageReply.of(usage))
-
-    def _chunk(self, choice: TextChoice) -> bytes:
-        reply = _reply(self._head, "text_completion", [choice], _no_usage(self._head))
-        return data_frame(reply)
-
-
-def _no_usage(head: Head) -> msgspec.UnsetType | None:
+def no_usage(head: Head) -> msgspec.UnsetType | None:
     """Return how a chunk before the last speaks of usage: null if asked for, else not at all."""
     return None if head.include_usage else msgspec.UNSET
 
 
-def _ending(head: Head, kind: str, usage: Usage) -> bytes:
+def write_ending(head: Head, kind: str, usage: Usage) -> bytes:
+    """Return the chunk without choices, if usage was asked for, and the mark of the end."""
     if not head.include_usage:
         return _DONE
-    return data_frame(_reply(head, kind, [], UsageReply.of(usage))) + _DONE
+    return data_frame(write_reply(head, kind, [], UsageReply.of(usage))) + _DONE
 
 
-def _reply(
+def write_reply(
     head: Head,
     kind: str,
     choices: list[ChatChoice] | list[ChatChunkChoice] | list[TextChoice],
     usage: UsageReply | msgspec.UnsetType | None,
 ) -> bytes:
+    """Return the object around `choices` as JSON."""
     reply = Reply(
         id=head.id,
         object=kind,

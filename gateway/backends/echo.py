@@ -25,7 +25,9 @@ from prefixcache.types import (
     FinishReason,
     GenerationRequest,
     ModelInfo,
+    PromptScores,
     Started,
+    TokenScore,
     Usage,
 )
 
@@ -69,7 +71,8 @@ class EchoBackend:
     """A `Backend` that gives a prompt's own tokens back, one by one.
 
     Stop strings, stop tokens and max_tokens are honoured; the end of the prompt ends the
-    answer like an end-of-text token, unless `ignore_eos` has it start over. A prompt counts as
+    answer like an end-of-text token, unless `ignore_eos` has it start over. Every token is certain:
+    its logprob is 0. A prompt counts as
     cached as far as it equals the one before it of the same tenant and salt.
     """
 
@@ -127,7 +130,12 @@ class EchoBackend:
         self._running += 1
         try:
             yield Started(request.request_id, len(prompt), cached)
-            answer = _Answer(request, prompt, OutputText(tokenizer, stop=request.sampling.stop))
+            if request.sampling.prompt_scores is not None and len(prompt) > 1:
+                scores = tuple(TokenScore(token, 0.0, ((token, 0.0),)) for token in prompt[1:])
+                yield PromptScores(request.request_id, scores)
+            sampling = request.sampling
+            text = OutputText(tokenizer, stop=sampling.stop, shown_ids=sampling.shown_special_ids)
+            answer = _Answer(request, prompt, text)
             for delta in answer:
                 self._totals.output += len(delta.token_ids)
                 yield delta
@@ -187,4 +195,7 @@ class _Answer:
             yield self._delta(rest)
 
     def _delta(self, text: str, *token_ids: int) -> Delta:
-        return Delta(self._request.request_id, text, token_ids)
+        scores: tuple[TokenScore, ...] = ()
+        if self._request.sampling.top_scores is not None:
+            scores = tuple(TokenScore(token, 0.0, ((token, 0.0),)) for token in token_ids)
+        return Delta(self._request.request_id, text, token_ids, scores)

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 
-from prefixcache.types import Delta, Event, Failed, FailureKind, Finished, RequestId
+from prefixcache.types import (
+    Delta,
+    Event,
+    Failed,
+    FailureKind,
+    Finished,
+    PromptScores,
+    RequestId,
+    TokenScore,
+)
 
 _EVENT_BYTES = 96  # what an event weighs beside its text and token ids
 _TOKEN_BYTES = 8
+_SCORE_BYTES = 100  # a token id and a number in tuples, one for each token of a place
 
 
 class EventStream:
@@ -44,7 +55,7 @@ class EventStream:
         if self._is_ended:
             return True
         weight = _weight(event)
-        is_output = isinstance(event, Delta)
+        is_output = isinstance(event, Delta | PromptScores)
         if is_output and self._waiting_bytes + weight > self._limit_bytes:
             self.fail(
                 FailureKind.CANCELLED,
@@ -79,6 +90,13 @@ class EventStream:
 
 def _weight(event: Event) -> int:
     """Return about how many bytes `event` holds."""
+    if isinstance(event, PromptScores):
+        return _EVENT_BYTES + _scores_weight(event.scores)
     if not isinstance(event, Delta):
         return _EVENT_BYTES
-    return _EVENT_BYTES + len(event.text.encode()) + _TOKEN_BYTES * len(event.token_ids)
+    output_bytes = len(event.text.encode()) + _TOKEN_BYTES * len(event.token_ids)
+    return _EVENT_BYTES + output_bytes + _scores_weight(event.scores)
+
+
+def _scores_weight(scores: Sequence[TokenScore]) -> int:
+    return _SCORE_BYTES * sum(1 + len(score.top) for score in scores)

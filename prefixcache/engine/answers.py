@@ -8,8 +8,9 @@ from torch import Tensor
 
 from prefixcache.engine.counters import Counters
 from prefixcache.engine.runner import Outcome
-from prefixcache.engine.sampling import choose_tokens
+from prefixcache.engine.sampling import Pick, choose_tokens
 from prefixcache.engine.scheduler import Scheduler
+from prefixcache.engine.scoring import token_scores
 from prefixcache.engine.sequence import Sequence
 from prefixcache.engine.shares import Share
 from prefixcache.index import PrefixCache
@@ -21,11 +22,18 @@ from prefixcache.types import (
     Finished,
     FinishReason,
     ModelInfo,
+    PromptScores,
     RequestId,
+    SamplingParams,
     Started,
 )
 
 logger = logging.getLogger(__name__)
+
+
+def end_tokens(sampling: SamplingParams, info: ModelInfo) -> tuple[int, ...]:
+    """Return the tokens that end an answer."""
+    return sampling.stop_token_ids + (() if sampling.ignore_eos else info.eos_token_ids)
 
 
 class Answers:
@@ -70,8 +78,13 @@ class Answers:
                 continue
             self._counters.computed_tokens += share.n_tokens
             sequence.n_computed += share.n_tokens
+            if outcome.prompt_rows is not None:
+                self._score_prompt(sequence, outcome.prompt_rows)
             if outcome.row is None:
                 self._store_prompt(sequence)
+            elif not sequence.max_tokens:
+                self._store_prompt(sequence)
+                self._finish(sequence, FinishReason.LENGTH)
             else:
                 ready.append(sequence)
                 rows.append(outcome.row)
@@ -110,13 +123,22 @@ class Answers:
         return events
 
     def _choose(self, ready: list[Sequence], rows: list[Tensor]) -> None:
-        tokens = choose_tokens(rows, [sequence.sampler for sequence in ready])
-        for sequence, token in zip(ready, tokens, strict=True):
-            if token is None:
-                self._fail_internally(sequence, "no token could be chosen")
+        picks = choose_tokens(rows, [sequence.sampler for sequence in ready])
+        for sequence, pick in zip(ready, picks, strict=True):
+            if pick is None:
+                self._fail_choosing(sequence)
             else:
                 self._store_prompt(sequence)
-                self._advance_alone(sequence, token)
+                self._advance_alone(sequence, pick)
+
+    def _score_prompt(self, sequence: Sequence, rows: Tensor) -> None:
+        """Tell how likely the next tokens of a prompt were."""
+        first = sequence.n_scored
+        tokens = sequence.prompt[first : first + len(rows)]
+        n_top = sequence.request.sampling.prompt_scores or 0
+        scores = token_scores(rows, tokens, [n_top] * len(tokens))
+        sequence.n_scored += len(tokens)
+        self._events.append(PromptScores(sequence.request.request_id, tuple(scores)))
 
     def _store_prompt(self, sequence: Sequence) -> None:
         """Make what it read matchable as far as it was computed; answers follow at their end.
@@ -127,19 +149,22 @@ class Answers:
         if sequence.n_computed <= sequence.n_admitted:
             self._cache.commit(sequence.lease, sequence.packed(sequence.n_computed))
 
-    def _advance_alone(self, sequence: Sequence, token: int) -> None:
+    def _advance_alone(self, sequence: Sequence, pick: Pick) -> None:
         try:
-            self._advance(sequence, token)
+            self._advance(sequence, pick)
         except Exception:
             logger.exception("request %s failed", sequence.request.request_id)
             self.fail(sequence, FailureKind.INTERNAL, "the answer could not be made into text")
 
-    def _advance(self, sequence: Sequence, token: int) -> None:
+    def _advance(self, sequence: Sequence, pick: Pick) -> None:
         """Add a sampled token: show its text, and end the sequence where it ends."""
+        token = pick.token
         sequence.output.append(token)
         self._counters.output_tokens += 1
-        is_end = self._is_end(sequence, token)
-        reason = FinishReason.STOP if is_end else None
+        is_end = token in end_tokens(sequence.request.sampling, self._info)
+        matcher = sequence.sampler.matcher
+        is_through = is_end or (matcher is not None and matcher.is_complete)
+        reason = FinishReason.STOP if is_through else None
         text = ""
         if sequence.text is not None and not is_end:
             text = sequence.text.push([token])
@@ -152,10 +177,11 @@ class Answers:
             if sequence.text.stopped is not None:  # a stop string in what was still held back
                 reason = FinishReason.STOP
         request_id = sequence.request.request_id
-        self._events.append(Delta(request_id, text, () if is_end else (token,)))
+        shown = () if is_end else (token,)
+        scores = () if is_end or pick.score is None else (pick.score,)
+        self._events.append(Delta(request_id, text, shown, scores))
         if reason is not None:
-            self._events.append(Finished(request_id, reason, sequence.usage))
-            self._end(sequence)
+            self._finish(sequence, reason)
 
     def _close(self, sequence: Sequence, reason: FinishReason) -> None:
         """End an answer between two tokens, with the text that was held back."""
@@ -165,14 +191,19 @@ class Answers:
         request_id = sequence.request.request_id
         if text:
             self._events.append(Delta(request_id, text, ()))
-        self._events.append(Finished(request_id, reason, sequence.usage))
+        self._finish(sequence, reason)
+
+    def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
+        self._events.append(Finished(sequence.request.request_id, reason, sequence.usage))
         self._end(sequence)
 
-    def _is_end(self, sequence: Sequence, token: int) -> bool:
-        sampling = sequence.request.sampling
-        if token in sampling.stop_token_ids:
-            return True
-        return token in self._info.eos_token_ids and not sampling.ignore_eos
+    def _fail_choosing(self, sequence: Sequence) -> None:
+        matcher = sequence.sampler.matcher
+        if matcher is None or matcher.error is None:
+            self._fail_internally(sequence, "no token could be chosen")
+        else:
+            message = f"the grammar cannot go on: {matcher.error}"
+            self.fail(sequence, FailureKind.INVALID, message)
 
     def _fail_internally(self, sequence: Sequence, message: str) -> None:
         self.fail(sequence, FailureKind.INTERNAL, message, keep=False)

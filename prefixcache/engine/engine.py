@@ -7,11 +7,13 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 
+import msgspec
 from transformers import PreTrainedModel
 
 from prefixcache.config import EngineConfig
-from prefixcache.engine.answers import Answers
+from prefixcache.engine.answers import Answers, end_tokens
 from prefixcache.engine.budget import StepBudget
+from prefixcache.engine.compiling import CompilingRequests, GrammarCompiler, ModelGrammars
 from prefixcache.engine.counters import Counters
 from prefixcache.engine.deadlines import Deadlines
 from prefixcache.engine.deferred import Cancels
@@ -23,7 +25,7 @@ from prefixcache.engine.sequence import Sequence
 from prefixcache.engine.shares import Share
 from prefixcache.engine.validation import request_refusal
 from prefixcache.errors import ConfigError, EngineError, RequestTooLargeError
-from prefixcache.index import TOKEN_BYTES, BlockCopy, Namespace, PrefixCache
+from prefixcache.index import TOKEN_BYTES, BlockCopy, Namespace, PrefixCache, unpack
 from prefixcache.index.policies import PolicyOptions, make_policy
 from prefixcache.text import OutputText, Tokenizer
 from prefixcache.types import (
@@ -40,6 +42,7 @@ logger = logging.getLogger(__name__)
 FIRST_STEP_TOKENS = {"cpu": 128}  # until the machine's speed is known
 FIRST_STEP_TOKENS_ELSEWHERE = 2048
 _LONGEST_LOOK_SECONDS = 60.0
+_LONGEST_PAUSE_SECONDS = 0.02  # until messages are looked at again
 
 
 class Engine:
@@ -80,6 +83,12 @@ class Engine:
         )
         self._scheduler = Scheduler(self.cache, config, budget)
         self._config = config
+        self._clock = clock
+        grammars = None if self._tokenizer is None else ModelGrammars(self._tokenizer, self.info)
+        self._compiling = CompilingRequests(
+            GrammarCompiler(grammars, max_kept=config.max_grammars),
+            limit_seconds=config.grammar_seconds,
+        )
         self._runner = Runner(loaded.model, loaded.store, budget, clock)
         self._counters = Counters()
         self._answers = Answers(self.cache, self._scheduler, self.info, self._counters)
@@ -141,7 +150,7 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """Whether `step` would bring anything."""
-        return bool(self._answers.in_flight or self._answers.has_news)
+        return bool(self._answers.in_flight or self._answers.has_news or self._compiling)
 
     @property
     def seconds_to_next_look(self) -> float | None:
@@ -159,7 +168,7 @@ class Engine:
         Raises:
             EngineError: a request with this id is still in flight.
         """
-        if request.request_id in self._answers.in_flight:
+        if request.request_id in self._answers.in_flight or request.request_id in self._compiling:
             raise EngineError(f"request id {request.request_id!r} is in use")
         with self._cancels.held():
             refusal = self._refusal(request)
@@ -167,9 +176,10 @@ class Engine:
                 self._answers.refuse(request.request_id, *refusal)
                 return
             sequence = self._sequence(request)
-            self._answers.open(sequence)
-            self._scheduler.waiting.add(sequence)
-            self._deadlines.note(sequence)
+            if request.sampling.grammar is None:
+                self._queue(sequence)
+            else:
+                self._compiling.add(sequence, request.sampling.grammar, self._clock())
 
     def cancel(self, request_id: RequestId) -> None:
         """End a request: no token follows, its blocks are released. Unknown ids are ignored."""
@@ -190,6 +200,7 @@ class Engine:
                 self.cache.expire()
             for overdue in self._deadlines.overdue():
                 self._answers.expire(*overdue)
+            self._take_compiled()
             shares = self._schedule()
             if shares:
                 self._counters.steps += 1
@@ -216,7 +227,10 @@ class Engine:
 
     def _cancel(self, request_id: RequestId) -> None:
         sequence = self._answers.in_flight.get(request_id)
-        if sequence is not None:
+        if self._compiling.drop(request_id):
+            message = "the request was cancelled"
+            self._answers.refuse(request_id, FailureKind.CANCELLED, message)
+        elif sequence is not None:
             self._answers.fail(sequence, FailureKind.CANCELLED, "the request was cancelled")
 
     def _schedule(self) -> list[Share]:
@@ -233,20 +247,51 @@ class Engine:
                 self._answers.fail(sequence, FailureKind.INTERNAL, "it could not be scheduled")
         return schedule.shares
 
+    def _queue(self, sequence: Sequence) -> None:
+        self._answers.open(sequence)
+        self._scheduler.waiting.add(sequence)
+        self._deadlines.note(sequence)
+
+    def _take_compiled(self) -> None:
+        """Queue the requests whose grammar is compiled, and end those whose cannot be."""
+        if not self._compiling:
+            return
+        if not (self._answers.in_flight or self._answers.has_news):
+            self._compiling.pause(_LONGEST_PAUSE_SECONDS)  # nothing else is to be done
+        for compiled in self._compiling.take(self._clock()):
+            if compiled.trouble is None:
+                self._queue(compiled.sequence)
+            else:
+                request_id = compiled.sequence.request.request_id
+                self._answers.refuse(request_id, FailureKind.INVALID, compiled.trouble)
+
     def _copy_block(self, copy: BlockCopy) -> None:
         self._store.copy_block(copy.group, copy.source, copy.target, copy.n_tokens)
 
     def _refusal(self, request: GenerationRequest) -> tuple[FailureKind, str] | None:
-        refusal = request_refusal(request, self.info, has_tokenizer=self._tokenizer is not None)
+        refusal = request_refusal(
+            request,
+            self.info,
+            has_tokenizer=self._tokenizer is not None,
+            max_grammar_bytes=self._config.max_grammar_bytes,
+        )
         waiting, most = self._scheduler.waiting, self._config.max_waiting_requests
-        if refusal is None and (waiting.n_new >= most or len(waiting) >= 2 * most):
-            return FailureKind.OVERLOADED, f"{len(waiting)} requests are waiting; try again later"
+        n_new, n_all = (n + len(self._compiling) for n in (waiting.n_new, len(waiting)))
+        if refusal is None and (n_new >= most or n_all >= 2 * most):
+            return FailureKind.OVERLOADED, f"{n_all} requests are waiting; try again later"
         return refusal
 
     def _sequence(self, request: GenerationRequest) -> Sequence:
         text = None
         if self._tokenizer is not None:
-            text = OutputText(self._tokenizer, stop=request.sampling.stop)
+            text = OutputText(
+                self._tokenizer,
+                stop=request.sampling.stop,
+                shown_ids=request.sampling.shown_special_ids,
+            )
+        sampling = request.sampling
+        if sampling.prompt_scores is not None:  # every row has to be computed
+            request = msgspec.structs.replace(request, read_cache=False)
         n_prompt = len(request.token_ids) // TOKEN_BYTES
         return Sequence(
             request=request,
@@ -256,8 +301,12 @@ class Engine:
                 tenant=request.tenant,
                 salt=request.salt,
             ),
-            max_tokens=min(request.sampling.max_tokens, self.info.max_model_tokens - n_prompt),
-            sampler=Sampler(request.sampling),
+            max_tokens=min(sampling.max_tokens, self.info.max_model_tokens - n_prompt),
+            sampler=Sampler(
+                sampling,
+                prompt=unpack(request.token_ids) if sampling.repetition_penalty != 1 else (),
+                end_ids=end_tokens(sampling, self.info) if sampling.grammar is None else (),
+            ),
             text=text,
         )
 

@@ -23,8 +23,10 @@ from prefixcache.types import (
     Finished,
     FinishReason,
     GenerationRequest,
+    PromptScores,
     RequestId,
     SamplingParams,
+    TokenScore,
     Usage,
 )
 
@@ -41,6 +43,8 @@ class Generation:
     token_ids: tuple[int, ...]
     finish_reason: FinishReason
     usage: Usage
+    scores: tuple[TokenScore, ...] = ()  # one for each token id, if asked for
+    prompt_scores: tuple[TokenScore, ...] = ()  # from the prompt's second token on, if asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,28 @@ SHARED = CacheUse()
 class _Partial:
     texts: list[str] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
+    scores: list[TokenScore] = field(default_factory=list)
+    prompt_scores: list[TokenScore] = field(default_factory=list)
+
+    def take(self, event: Event) -> None:
+        """Add what `event` brings."""
+        if isinstance(event, PromptScores):
+            self.prompt_scores += event.scores
+        elif isinstance(event, Delta):
+            self.texts.append(event.text)
+            self.token_ids += event.token_ids
+            self.scores += event.scores
+
+    def finished(self, event: Finished) -> Generation:
+        """Return the whole answer."""
+        return Generation(
+            text="".join(self.texts),
+            token_ids=tuple(self.token_ids),
+            finish_reason=event.reason,
+            usage=event.usage,
+            scores=tuple(self.scores),
+            prompt_scores=tuple(self.prompt_scores),
+        )
 
 
 class LocalModel:
@@ -119,14 +145,9 @@ class LocalModel:
         partial = {request_id: _Partial() for request_id in ids}
         done: dict[RequestId, Generation] = {}
         for event in self._events(ids):
-            if isinstance(event, Delta):
-                partial[event.request_id].texts.append(event.text)
-                partial[event.request_id].token_ids.extend(event.token_ids)
-            elif isinstance(event, Finished):
-                so_far = partial[event.request_id]
-                done[event.request_id] = Generation(
-                    "".join(so_far.texts), tuple(so_far.token_ids), event.reason, event.usage
-                )
+            partial[event.request_id].take(event)
+            if isinstance(event, Finished):
+                done[event.request_id] = partial[event.request_id].finished(event)
         return [done[request_id] for request_id in ids]
 
     def chat(

@@ -20,9 +20,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the model gave for one share: logits [vocab_size] where its sequence is up to date."""
+    """What the model gave for one share."""
 
-    row: Tensor | None = None
+    row: Tensor | None = None  # logits [vocab_size] where its sequence is up to date
+    prompt_rows: Tensor | None = None  # [rows, vocab_size], of prompt tokens that want a score
     has_failed: bool = False
 
 
@@ -51,9 +52,10 @@ class Runner:
     def _rows(self, shares: list[Share]) -> list[Outcome]:
         n_groups = len(self._store.layout.groups)
         chunks = [_chunk(share, n_groups) for share in shares]
-        logits = iter(self._model.forward(plan_step(chunks, self._store, self._model.device)))
+        logits = self._model.forward(plan_step(chunks, self._store, self._model.device))
         self._await_device()
-        return [Outcome(row=next(logits) if chunk.n_logits else None) for chunk in chunks]
+        parts = torch.split(logits, [chunk.n_logits for chunk in chunks])
+        return [_outcome(share, part) for share, part in zip(shares, parts, strict=True)]
 
     def _await_device(self) -> None:
         """Wait for the kernels, so that a step's time and errors are its own."""
@@ -68,6 +70,12 @@ class Runner:
             return Outcome(has_failed=True)
 
 
+def _outcome(share: Share, logits: Tensor) -> Outcome:
+    if share.sequence.n_computed + share.n_tokens < share.sequence.n_tokens:
+        return Outcome(prompt_rows=logits if len(logits) else None)
+    return Outcome(row=logits[-1], prompt_rows=logits[:-1] if len(logits) > 1 else None)
+
+
 def _chunk(share: Share, n_groups: int) -> Chunk:
     """Return a share as the model is fed it."""
     sequence = share.sequence
@@ -78,5 +86,5 @@ def _chunk(share: Share, n_groups: int) -> Chunk:
         token_ids=sequence.tokens(start, stop),
         first_position=start,
         tables=tuple(sequence.lease.spans(group) for group in range(n_groups)),
-        n_logits=int(stop == sequence.n_tokens),
+        n_logits=sequence.n_logits(stop),
     )

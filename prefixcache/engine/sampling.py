@@ -1,82 +1,139 @@
-"""Choosing the next token from a row of logits."""
+"""Choosing the next token of each sequence from the rows of logits of a step."""
 
 from __future__ import annotations
 
 import logging
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from prefixcache.types import SamplingParams
+from prefixcache.engine.adjusting import Adjustment, adjust
+from prefixcache.engine.drawing import draw_tokens
+from prefixcache.engine.grammar import WORD_BITS, Matcher
+from prefixcache.engine.scoring import token_scores
+from prefixcache.types import SamplingParams, TokenScore
 
 GREEDY_BELOW = 1e-5  # a temperature that float32 logits cannot tell from 0
-HOTTEST = 1e9  # every token is as likely as the next long before
 
 logger = logging.getLogger(__name__)
 
 
-class Sampler:
-    """Draws one sequence's tokens; its generator goes on where it stood after a preemption."""
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """A chosen token, and how likely it was where that was asked for."""
 
-    def __init__(self, params: SamplingParams) -> None:
-        self._params = params
-        self._generator = torch.Generator()
-        if self.is_greedy:
-            return
-        if params.seed is None:
-            self._generator.seed()
-        else:
-            self._generator.manual_seed(params.seed)
+    token: int
+    score: TokenScore | None = None
+
+
+class Sampler:
+    """What one sequence's tokens are chosen by: its settings, its chance and what it has said.
+
+    It goes on where it stood after a preemption.
+    """
+
+    def __init__(
+        self, params: SamplingParams, *, prompt: Sequence[int] = (), end_ids: Sequence[int] = ()
+    ) -> None:
+        """Begin an answer.
+
+        Args:
+            params: how to choose.
+            prompt: what the repetition penalty also counts for.
+            end_ids: the tokens that would end the answer.
+        """
+        self.params = params
+        self.adjustment = Adjustment.of(params, prompt, end_ids)
+        self.matcher: Matcher | None = None  # of the grammar, once that is compiled
+        self._chance = _chance(params)
 
     @property
     def is_greedy(self) -> bool:
         """Whether the best token is taken, without chance."""
-        return self._params.temperature < GREEDY_BELOW
+        return self.params.temperature < GREEDY_BELOW
 
-    def draw(self, logits: Tensor) -> int:
-        """Return a token id drawn from float32 logits [vocab_size].
+    def point(self) -> float:
+        """Return the next number of the sequence's own chance, in [0, 1)."""
+        return self._chance.random()
 
-        Order of the filters: temperature, top_k, top_p, as in transformers and vLLM.
-        Cost: O(vocab_size log vocab_size) on the host when top_p or top_k is set.
-        """
-        logits = logits.cpu()
-        scaled = (logits - logits.max()) / min(self._params.temperature, HOTTEST)
-        if self._params.top_k is None and self._params.top_p >= 1:
-            return self._pick(torch.softmax(scaled, dim=-1))
-        k = min(self._params.top_k or scaled.shape[-1], scaled.shape[-1])
-        best, ids = torch.topk(scaled, k)
-        chances = torch.softmax(best, dim=-1)
-        before = chances.cumsum(dim=-1) - chances  # the mass of the better ones
-        is_cut = before >= self._params.top_p
-        is_cut[0] = False  # the best one stays, however small top_p is
-        chances = chances.masked_fill(is_cut, 0.0)
-        return int(ids[self._pick(chances)])
-
-    def _pick(self, chances: Tensor) -> int:
-        return int(torch.multinomial(chances, 1, generator=self._generator))
+    def said(self, token: int) -> None:
+        """Take the token that was chosen into account."""
+        if self.adjustment is not None:
+            self.adjustment.said(token)
+        if self.matcher is not None:
+            self.matcher.advance(token)
 
 
-def choose_tokens(rows: list[Tensor], samplers: list[Sampler]) -> list[int | None]:
+def choose_tokens(rows: Sequence[Tensor], samplers: Sequence[Sampler]) -> list[Pick | None]:
     """Return one token for each row of logits [vocab_size], by the row's sampler.
 
-    A row that holds a NaN or no finite value, or from which nothing can be drawn, gives None:
-    that sequence cannot go on.
+    A row that holds a NaN or no finite value, or whose grammar cannot go on, gives None: that
+    sequence cannot go on. The rows are left as they are.
     """
-    logits = torch.stack(rows)
-    best = logits.max(dim=-1)
-    finite = torch.isfinite(best.values).tolist()
-    greedy = best.indices.tolist()
+    logits = torch.stack(list(rows))
+    adjustments = [sampler.adjustment for sampler in samplers]
+    scored = [row for row, each in enumerate(samplers) if each.params.top_scores is not None]
+    raw = logits[scored] if scored else None
+    if any(each is not None for each in adjustments):
+        adjust(logits, adjustments)
+    _mask(logits, samplers)
+    tokens = _chosen(logits, samplers)
+    scores = {} if raw is None else _scores(raw, scored, tokens, samplers)
+    for sampler, token in zip(samplers, tokens, strict=True):
+        if token is not None:
+            sampler.said(token)
     return [
-        (greedy[row] if sampler.is_greedy else _drawn(sampler, logits[row]))
-        if finite[row]
-        else None
-        for row, sampler in enumerate(samplers)
+        None if token is None else Pick(token, scores.get(row)) for row, token in enumerate(tokens)
     ]
 
 
-def _drawn(sampler: Sampler, row: Tensor) -> int | None:
-    try:
-        return sampler.draw(row)
-    except RuntimeError:
-        logger.exception("no token could be drawn")
-        return None
+def _mask(logits: Tensor, samplers: Sequence[Sampler]) -> None:
+    """Leave only what its grammar allows in each row, all rows at once."""
+    found = [(row, each.matcher) for row, each in enumerate(samplers) if each.matcher is not None]
+    if not found:
+        return
+    width = logits.shape[-1]
+    words = torch.zeros(len(found), found[0][1].n_words, dtype=torch.int32)
+    for index, (_, matcher) in enumerate(found):
+        matcher.allow(words[index])
+    bits = words[:, :, None] >> torch.arange(WORD_BITS, dtype=torch.int32) & 1
+    is_banned = (bits == 0).view(len(found), -1)[:, :width].to(logits.device)
+    rows = torch.tensor([row for row, _ in found], device=logits.device)
+    logits[rows] = logits[rows].masked_fill_(is_banned, -torch.inf)
+
+
+def _chosen(logits: Tensor, samplers: Sequence[Sampler]) -> list[int | None]:
+    best = logits.max(dim=-1)
+    greedy = best.indices.tolist()
+    is_finite = torch.isfinite(best.values).tolist()
+    tokens = [token if is_finite[row] else None for row, token in enumerate(greedy)]
+    drawn = [row for row, each in enumerate(samplers) if not each.is_greedy and is_finite[row]]
+    if drawn:
+        found = draw_tokens(
+            logits[drawn].cpu(),
+            best.values[drawn].cpu(),
+            [samplers[row].params for row in drawn],
+            [samplers[row].point() for row in drawn],
+        )
+        for row, token in zip(drawn, found, strict=True):
+            tokens[row] = token
+    return tokens
+
+
+def _scores(
+    raw: Tensor, rows: list[int], tokens: list[int | None], samplers: Sequence[Sampler]
+) -> dict[int, TokenScore]:
+    """Return the scores of the rows that want one; `raw` has those rows' logits alone."""
+    chosen = [tokens[row] or 0 for row in rows]  # one that has no token has no use for a score
+    n_tops = [samplers[row].params.top_scores or 0 for row in rows]
+    return dict(zip(rows, token_scores(raw, chosen, n_tops), strict=True))
+
+
+def _chance(params: SamplingParams) -> random.Random:
+    """Return a generator of its own for every seed of 64 bits and every choice."""
+    if params.seed is None:
+        return random.Random()  # noqa: S311  (no secrets hang on it)
+    return random.Random(f"{params.seed}/{params.choice}")  # noqa: S311  (hashed: all bits count)

@@ -9,6 +9,8 @@ from prefixcache.index import Lease, Namespace, Waiter, pack, unpack
 from prefixcache.text import OutputText
 from prefixcache.types import GenerationRequest, Usage
 
+MAX_SCORED_ROWS = 256  # 50 MB of logits with a vocabulary of 50 thousand
+
 
 @dataclass(slots=True, eq=False)
 class Sequence:
@@ -29,10 +31,13 @@ class Sequence:
     n_admitted: int = 0  # tokens known when it was admitted last: those it reads
     n_computed: int = 0  # positions whose KV is written, from 0
     cached_tokens: int | None = None  # as of the first admission
+    n_scored: int = 0  # prompt tokens whose score is known, or not wanted
     has_ended: bool = False
 
     def __post_init__(self) -> None:
         self.prompt = unpack(self.request.token_ids)
+        wants_scores = self.request.sampling.prompt_scores is not None
+        self.n_scored = 1 if wants_scores else len(self.prompt)  # the first one has none
 
     @property
     def n_tokens(self) -> int:
@@ -51,8 +56,18 @@ class Sequence:
 
     @property
     def n_feedable(self) -> int:
-        """How many of `n_pending` one step may take."""
-        return self.n_pending
+        """How many of `n_pending` one step may take: logits of many rows need much memory."""
+        is_scored = self.n_scored < len(self.prompt)
+        return min(self.n_pending, MAX_SCORED_ROWS) if is_scored else self.n_pending
+
+    def n_logits(self, stop: int) -> int:
+        """Return how many of the last positions before `stop` need logits when they are fed.
+
+        Those before a prompt token without a score, and the last of all that is known.
+        """
+        if self.n_scored < len(self.prompt):
+            return max(0, stop - self.n_scored + 1)
+        return int(stop == self.n_tokens)
 
     @property
     def is_behind_twin(self) -> bool:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 
 from prefixcache.index import TOKEN_BYTES
-from prefixcache.types import FailureKind, GenerationRequest, ModelInfo, SamplingParams
+from prefixcache.types import FailureKind, GenerationRequest, Grammar, ModelInfo, SamplingParams
+
+Rule = tuple[str, bool, str]  # a setting, whether it is as it must be, and how that is
 
 
 def request_refusal(
-    request: GenerationRequest, info: ModelInfo, *, has_tokenizer: bool
+    request: GenerationRequest, info: ModelInfo, *, has_tokenizer: bool, max_grammar_bytes: int
 ) -> tuple[FailureKind, str] | None:
     """Return why the model of `info` cannot serve `request`, or None when it can.
 
@@ -26,7 +28,8 @@ def request_refusal(
             f" {info.max_model_tokens - 1}, so that one more can be generated"
         )
     highest = max(memoryview(request.token_ids).cast("I"))
-    for token in (highest, *request.sampling.stop_token_ids):
+    biased = (token for token, _ in request.sampling.logit_bias)
+    for token in (highest, *request.sampling.stop_token_ids, *biased):
         if not 0 <= token < info.vocab_size:
             return (
                 FailureKind.INVALID,
@@ -34,21 +37,22 @@ def request_refusal(
             )
     if request.sampling.stop and not has_tokenizer:
         return FailureKind.INVALID, "stop strings need a tokenizer"
-    wrong = _sampling_fault(request.sampling) or _deadline_fault(request.deadline_seconds)
+    wrong = (
+        _grammar_fault(request.sampling.grammar, max_grammar_bytes, has_tokenizer)
+        or _sampling_fault(request.sampling)
+        or _deadline_fault(request.deadline_seconds)
+    )
     return None if wrong is None else (FailureKind.INVALID, wrong)
 
 
-def _sampling_fault(sampling: SamplingParams) -> str | None:
-    if sampling.max_tokens < 1:
-        return f"max_tokens is {sampling.max_tokens}; it must be at least 1"
-    if not (math.isfinite(sampling.temperature) and sampling.temperature >= 0):
-        return f"temperature is {sampling.temperature}; it must be finite and at least 0"
-    if not 0 < sampling.top_p <= 1:
-        return f"top_p is {sampling.top_p}; it must be above 0 and at most 1"
-    if sampling.top_k is not None and sampling.top_k < 1:
-        return f"top_k is {sampling.top_k}; it must be at least 1"
-    if sampling.seed is not None and not -(2**63) <= sampling.seed < 2**63:
-        return f"seed is {sampling.seed}; it must fit a signed 64-bit integer"
+def _grammar_fault(grammar: Grammar | None, max_bytes: int, has_tokenizer: bool) -> str | None:
+    if grammar is None:
+        return None
+    if not has_tokenizer:
+        return "grammars need a tokenizer"
+    n_bytes = len(grammar.text.encode(errors="replace"))
+    if n_bytes > max_bytes:
+        return f"the grammar has {n_bytes} bytes; this server compiles at most {max_bytes}"
     return None
 
 
@@ -56,3 +60,43 @@ def _deadline_fault(seconds: float | None) -> str | None:
     if seconds is not None and not seconds > 0:
         return f"deadline_seconds is {seconds}; it must be above 0"
     return None
+
+
+def _sampling_fault(sampling: SamplingParams) -> str | None:
+    rules = (*_length_rules(sampling), *_filter_rules(sampling), *_logit_rules(sampling))
+    for setting, is_met, rule in rules:
+        if not is_met:
+            return f"{setting} is {getattr(sampling, setting)}; it must be {rule}"
+    return None
+
+
+def _length_rules(sampling: SamplingParams) -> tuple[Rule, ...]:
+    return (
+        ("max_tokens", sampling.max_tokens >= 0, "at least 0"),
+        ("min_tokens", sampling.min_tokens >= 0, "at least 0"),
+        ("top_scores", (sampling.top_scores or 0) >= 0, "at least 0"),
+        ("prompt_scores", (sampling.prompt_scores or 0) >= 0, "at least 0"),
+    )
+
+
+def _filter_rules(sampling: SamplingParams) -> tuple[Rule, ...]:
+    temperature, seed = sampling.temperature, sampling.seed
+    is_usable = math.isfinite(temperature) and temperature >= 0
+    return (
+        ("temperature", is_usable, "finite and at least 0"),
+        ("top_p", 0 < sampling.top_p <= 1, "above 0 and at most 1"),
+        ("top_k", sampling.top_k is None or sampling.top_k >= 1, "at least 1"),
+        ("min_p", 0 <= sampling.min_p <= 1, "from 0 to 1"),
+        ("seed", seed is None or -(2**63) <= seed < 2**63, "a signed 64-bit integer"),
+    )
+
+
+def _logit_rules(sampling: SamplingParams) -> tuple[Rule, ...]:
+    repetition = sampling.repetition_penalty
+    is_finite = all(math.isfinite(bias) for _, bias in sampling.logit_bias)
+    return (
+        ("repetition_penalty", math.isfinite(repetition) and repetition > 0, "finite and above 0"),
+        ("presence_penalty", math.isfinite(sampling.presence_penalty), "finite"),
+        ("frequency_penalty", math.isfinite(sampling.frequency_penalty), "finite"),
+        ("logit_bias", is_finite, "finite"),
+    )

@@ -5,6 +5,7 @@ from prefixcache.text.detokenize import IncrementalDetokenizer
 from prefixcache.text.output import OutputText
 from prefixcache.text.stops import StopMatcher
 from prefixcache.text.template import ChatTemplate
+from prefixcache.text.token_bytes import TokenBytes
 from prefixcache.text.tokenizer import Tokenizer
 
 __all__ = [
@@ -13,5 +14,6 @@ __all__ = [
     "OutputText",
     "PromptEncoder",
     "StopMatcher",
+    "TokenBytes",
     "Tokenizer",
 ]

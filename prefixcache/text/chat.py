@@ -10,6 +10,7 @@ from prefixcache.errors import PromptTooLongError, TemplateError
 from prefixcache.text.control import ControlTokens, Message
 from prefixcache.text.template import ChatTemplate, Clock
 from prefixcache.text.tokenizer import Tokenizer
+from prefixcache.text.tools import canonical, format_of
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
@@ -21,6 +22,7 @@ class PromptEncoder:
         self.tokenizer = tokenizer
         self._template = template
         self._control = ControlTokens(tokenizer, template.literals)
+        self.tool_format = format_of(template.literals)  # None: the model was taught none
 
     @classmethod
     def load(cls, folder: Path, *, now: Clock = datetime.now) -> PromptEncoder:
@@ -39,13 +41,15 @@ class PromptEncoder:
         messages: Sequence[Message],
         *,
         tools: Sequence[object] | None = None,
+        order_tool_keys: bool = False,
         max_characters: int | None = None,
     ) -> list[int]:
         """Return the ids of a conversation, up to where the assistant's next turn begins.
 
         No message is dropped or moved. The role `developer` is read as `system`. A content
         that is a list of text parts is their texts, joined with nothing between. Fields that
-        are None are left out. Special tokens are those that the template writes, and whatever
+        are None are left out. With `order_tool_keys`, tools that differ in the order of keys alone
+        give the same ids. Special tokens are those that the template writes, and whatever
         spells a control token in messages or tools is encoded as plain text; without such
         spellings the ids are those of transformers' `apply_chat_template`.
 
@@ -62,6 +66,8 @@ class PromptEncoder:
         prepared = [_prepared(message) for message in messages]
         try:
             _check(_n_characters([prepared, tools]), max_characters)
+            if order_tool_keys and tools is not None:
+                tools = [canonical(tool) for tool in tools]
             guarded = self._control.guarded(prepared, tools)
         except RecursionError as error:
             raise TemplateError("messages or tools are nested too deeply") from error

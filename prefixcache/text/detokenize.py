@@ -29,8 +29,16 @@ class IncrementalDetokenizer:
     Cost: O(1) per token; nothing is decoded twice.
     """
 
-    def __init__(self, tokenizer: Tokenizer, *, skip_special_tokens: bool = True) -> None:
-        self._skipped = tokenizer.special_ids if skip_special_tokens else frozenset[int]()
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        skip_special_tokens: bool = True,
+        shown_ids: Iterable[int] = (),
+    ) -> None:
+        """Begin a text. `shown_ids`: special tokens that are not skipped all the same."""
+        specials = tokenizer.special_ids if skip_special_tokens else frozenset[int]()
+        self._skipped = specials.difference(shown_ids)
         self._stream = _stream(tokenizer)
 
     def push(self, ids: Iterable[int]) -> str:
@@ -61,7 +69,7 @@ class _ByteStream:
 
     def push(self, token_id: int) -> str:
         spelling = self._tokenizer.spelling(token_id)
-        return "" if spelling is None else self._decoder.decode(_bytes_of(spelling))
+        return "" if spelling is None else self._decoder.decode(bytes_of_spelling(spelling))
 
     def finish(self) -> str:
         text = self._decoder.decode(b"", final=True)
@@ -79,7 +87,7 @@ class _RunStream:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._anchor = _anchor(tokenizer)
+        self._anchor = anchor_of(tokenizer)
         self._holds_all = not self._anchor or not all(map(_is_local, tokenizer.decoder_steps))
         self._has_bytes = any(s["type"] == "ByteFallback" for s in tokenizer.decoder_steps)
         self._has_started = False  # some text came out
@@ -90,7 +98,7 @@ class _RunStream:
         if spelling is None:
             return ""
         self._pending.append(token_id)
-        is_byte = self._has_bytes and _is_byte_token(spelling)
+        is_byte = self._has_bytes and is_byte_token(spelling)
         return "" if self._holds_all or is_byte else self._flush()
 
     def finish(self) -> str:
@@ -116,7 +124,7 @@ def _stream(tokenizer: Tokenizer) -> _Stream:
     return _ByteStream(tokenizer) if kinds == ["ByteLevel"] else _RunStream(tokenizer)
 
 
-def _bytes_of(spelling: str) -> bytes:
+def bytes_of_spelling(spelling: str) -> bytes:
     """Return the bytes of a token; one with a letter that stands for no byte is its own text."""
     try:
         return bytes([_BYTE_OF[letter] for letter in spelling])
@@ -139,7 +147,8 @@ def _byte_alphabet() -> dict[str, int]:
 _BYTE_OF = MappingProxyType(_byte_alphabet())
 
 
-def _is_byte_token(spelling: str) -> bool:
+def is_byte_token(spelling: str) -> bool:
+    """Whether `spelling` is how byte fallback writes a single byte, such as <0xE2>."""
     return len(spelling) == 6 and spelling.startswith("<0x") and spelling.endswith(">")
 
 
@@ -150,7 +159,7 @@ def _is_local(step: Step) -> bool:
     return step["type"] in {"Replace", "ByteFallback", "Fuse", "Metaspace", "WordPiece"}
 
 
-def _anchor(tokenizer: Tokenizer) -> list[int]:
+def anchor_of(tokenizer: Tokenizer) -> list[int]:
     """Return a token that is one plain letter, alone in a list; none when there is none."""
     for letter in string.ascii_letters + string.digits:
         token_id = tokenizer.id_of(letter)

@@ -12,11 +12,13 @@ from prefixcache.text.tokenizer import Tokenizer
 class OutputText:
     """Turns one answer's ids into text and ends it at the first stop string.
 
-    Special tokens are left out. Not for use by two threads at once.
+    Special tokens are left out, but for `shown_ids`. Not for use by two threads at once.
     """
 
-    def __init__(self, tokenizer: Tokenizer, *, stop: Sequence[str] = ()) -> None:
-        self._detokenizer = IncrementalDetokenizer(tokenizer)
+    def __init__(
+        self, tokenizer: Tokenizer, *, stop: Sequence[str] = (), shown_ids: Sequence[int] = ()
+    ) -> None:
+        self._detokenizer = IncrementalDetokenizer(tokenizer, shown_ids=shown_ids)
         self._matcher = StopMatcher(stop)
 
     @property

@@ -224,3 +224,15 @@ def test_a_stream_collected_in_the_middle_of_a_call_disturbs_nothing(moment: str
     assert not left
     assert bench.n_held == 0
     bench.engine.cache.check()
+
+
+def test_scores_come_with_the_answer(local: LocalModel) -> None:
+    """Asked for, every token of the answer and of the prompt but its first has a score."""
+    prompt = prompt_ids(12, seed=5)
+    sampling = SamplingParams(max_tokens=6, ignore_eos=True, top_scores=1, prompt_scores=0)
+    (answer,) = local.generate([prompt], sampling)
+    assert [score.token_id for score in answer.scores] == list(answer.token_ids)
+    assert all(score.top[0][0] == score.token_id for score in answer.scores)
+    assert [score.token_id for score in answer.prompt_scores] == prompt[1:]
+    (plain,) = local.generate([prompt], TEN)
+    assert (plain.scores, plain.prompt_scores) == ((), ())

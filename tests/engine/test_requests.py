@@ -236,7 +236,7 @@ def test_full_queue_refuses_the_next_request() -> None:
         ([1], {"stop_token_ids": (320,)}),
         ([1], {"stop_token_ids": (-1,)}),
         ([1], {"stop": ("x",)}),
-        ([1], {"n_tokens": 0}),
+        ([1], {"n_tokens": -1}),
     ],
 )
 def test_bad_requests_fail_alone(prompt: list[int], options: dict[str, Any]) -> None:

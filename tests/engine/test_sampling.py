@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from prefixcache.engine.sampling import Sampler, choose_tokens
+from prefixcache.engine.sampling import Sampler
 from prefixcache.types import SamplingParams
+from tests.support.drawing import draw, tokens_of
 
 CHANCES = [0.02, 0.4, 0.03, 0.3, 0.05, 0.2]  # of token ids 0 to 5, at temperature 1
 N_DRAWS = 4000
@@ -31,7 +32,7 @@ def sharpened(chances: dict[int, float], temperature: float) -> dict[int, float]
 
 def drawn(params: SamplingParams, n_draws: int = N_DRAWS) -> Counter[int]:
     sampler, logits = Sampler(params), logits_of(CHANCES)
-    return Counter(sampler.draw(logits) for _ in range(n_draws))
+    return Counter(draw(sampler, logits) for _ in range(n_draws))
 
 
 def chi_square(found: Counter[int], expected: dict[int, float]) -> float:
@@ -92,7 +93,7 @@ def test_tiny_temperatures_are_greedy(temperature: float, top_p: float) -> None:
     """A temperature that float32 cannot divide by gives the best token, not an error."""
     sampler = Sampler(SamplingParams(temperature=temperature, top_p=top_p, seed=1))
     row = logits_of(CHANCES)
-    assert [choose_tokens([row], [sampler]) for _ in range(50)] == [[1]] * 50
+    assert [tokens_of([row], [sampler]) for _ in range(50)] == [[1]] * 50
 
 
 def test_seeds_tell_samplers_apart() -> None:
@@ -101,7 +102,7 @@ def test_seeds_tell_samplers_apart() -> None:
 
     def sequence(seed: int | None) -> list[int]:
         sampler = Sampler(SamplingParams(temperature=1.0, seed=seed))
-        return [sampler.draw(logits) for _ in range(20)]
+        return [draw(sampler, logits) for _ in range(20)]
 
     assert sequence(3) == sequence(3)
     assert len({tuple(sequence(seed)) for seed in (3, 4, -5, 2**63 - 1, None, None)}) == 6
@@ -114,8 +115,8 @@ def test_rows_are_chosen_by_their_own_samplers() -> None:
     alone, among = Sampler(hot), Sampler(hot)
     greedy = Sampler(SamplingParams())
     for _ in range(30):
-        expected = [2, alone.draw(row), 1]
-        assert choose_tokens([peak, row, row], [greedy, among, greedy]) == expected
+        expected = [2, draw(alone, row), 1]
+        assert tokens_of([peak, row, row], [greedy, among, greedy]) == expected
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -124,4 +125,4 @@ def test_rows_that_cannot_be_chosen_from_give_none(bad: list[float], temperature
     """A row that is no distribution fails alone."""
     sampler = Sampler(SamplingParams(temperature=temperature, seed=1))
     rows = [torch.tensor([5.0, -math.inf]), torch.tensor(bad)]
-    assert choose_tokens(rows, [sampler, sampler]) == [0, None]
+    assert tokens_of(rows, [sampler, sampler]) == [0, None]

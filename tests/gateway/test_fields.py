@@ -44,6 +44,11 @@ OPTIONAL = (
     "logprobs",
     "top_logprobs",
     "response_format",
+    "structured_outputs",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
     "max_tokens",
     "max_completion_tokens",
     "cache_salt",
@@ -153,6 +158,26 @@ async def test_no_value_of_any_field_is_our_fault(gateway: Gateway) -> None:
         ("cache", {"read": 1}),
         ("cache", {"sotre": False}),
         ("logit_bias", []),
+        ("logit_bias", {"x": 1}),
+        ("logit_bias", {"5": "1"}),
+        ("logit_bias", {"5": 1000}),
+        ("logit_bias", {"5": -100.5}),
+        ("logit_bias", {"05": 1}),
+        ("logit_bias", {"5": 1, "05": 1}),
+        ("logit_bias", {"-1": 1}),
+        ("logit_bias", {"99999999": 1}),
+        ("logit_bias", {"1" * 5000: 1}),
+        ("logit_bias", {str(token): 1 for token in range(2000)}),
+        ("presence_penalty", 2.1),
+        ("frequency_penalty", -2.1),
+        ("repetition_penalty", 0),
+        ("repetition_penalty", 10**9),
+        ("min_p", 1.1),
+        ("min_p", -0.1),
+        ("min_tokens", -1),
+        ("min_tokens", 5),
+        ("logprobs", 21),
+        ("logprobs", "yes"),
     ],
 )
 async def test_a_wrong_value_is_refused_by_name(gateway: Gateway, field: str, value: Any) -> None:
@@ -166,23 +191,11 @@ async def test_a_wrong_value_is_refused_by_name(gateway: Gateway, field: str, va
 @pytest.mark.parametrize(
     ("path", "field", "value"),
     [
-        (CHAT, "logprobs", True),
-        (CHAT, "top_logprobs", 3),
-        (CHAT, "response_format", {"type": "json_object"}),
-        (CHAT, "tool_choice", "required"),
         (CHAT, "functions", [{"name": "f"}]),
         (CHAT, "modalities", ["text", "audio"]),
         (CHAT, "audio", {}),
-        (CHAT, "presence_penalty", 0.5),
-        (CHAT, "frequency_penalty", -1),
-        (CHAT, "logit_bias", {"5": 1}),
-        (CHAT, "min_tokens", 3),
-        (TEXT, "logprobs", 0),
-        (TEXT, "echo", True),
         (TEXT, "suffix", "end"),
         (TEXT, "best_of", 2),
-        (TEXT, "min_p", 0.1),
-        (TEXT, "repetition_penalty", 1.2),
     ],
 )
 async def test_what_is_not_built_is_refused_by_name(
@@ -354,6 +367,14 @@ async def test_fields_reach_the_engine(folder: Path) -> None:
         "stop": ["a", "b"],
         "stop_token_ids": [1, 2],
         "ignore_eos": True,
+        "min_p": 0.05,
+        "min_tokens": 2,
+        "repetition_penalty": 1.2,
+        "presence_penalty": -0.5,
+        "frequency_penalty": 2,
+        "logit_bias": {"5": 1, "0": -100},
+        "logprobs": True,
+        "top_logprobs": 4,
         "cache_salt": "blue",
         "cache": {"read": False, "store": False},
         "priority": -3,
@@ -371,9 +392,36 @@ async def test_fields_reach_the_engine(folder: Path) -> None:
         stop=("a", "b"),
         stop_token_ids=(1, 2),
         ignore_eos=True,
+        min_p=0.05,
+        min_tokens=2,
+        repetition_penalty=1.2,
+        presence_penalty=-0.5,
+        frequency_penalty=2.0,
+        logit_bias=((5, 1.0), (0, -100.0)),
+        top_scores=4,
     )
     assert (request.salt, request.read_cache, request.store_cache) == ("blue", False, False)
     assert (request.priority, request.deadline_seconds) == (-3, 2.5)
+
+
+async def test_a_bias_on_a_row_without_a_token_is_refused(folder: Path) -> None:
+    """Ids above the tokenizer's, which the padded output layer has, are refused by number."""
+    backend = ScriptedBackend(folder, [["x", FinishReason.STOP]])
+    async with running_gateway(backend) as gateway:
+        status, reply = await gateway.post(CHAT, {**CHAT_BODY, "logit_bias": {"999": 1}})
+        assert status == 400
+        assert "999" in error_of(reply)["message"]
+
+
+async def test_tops_need_logprobs(gateway: Gateway) -> None:
+    """top_logprobs without logprobs is a 400, as OpenAI has it; 0 of them changes nothing."""
+    for fields, expected in (
+        ({"top_logprobs": 3}, 400),
+        ({"top_logprobs": 3, "logprobs": False}, 400),
+        ({"top_logprobs": 0}, 200),
+        ({"top_logprobs": 3, "logprobs": True}, 200),
+    ):
+        assert (await gateway.post(CHAT, CHAT_BODY | fields))[0] == expected
 
 
 async def test_odd_but_legal_sampling_is_made_plain(folder: Path) -> None:

@@ -32,6 +32,9 @@ async def gateway(tmp_path: Path) -> AsyncIterator[Gateway]:
         yield running
 
 
+TOOL = {"type": "function", "function": {"name": "f"}}
+
+
 def user(content: str = "one") -> dict[str, str]:
     return {"role": "user", "content": content}
 
@@ -40,7 +43,7 @@ def user(content: str = "one") -> dict[str, str]:
     ("fields", "param"),
     [
         ({"messages": [user()] * 4}, "messages"),
-        ({"messages": [user()], "tools": [{"name": "f"}] * 3}, "tools"),
+        ({"messages": [user()], "tools": [TOOL] * 3}, "tools"),
     ],
 )
 async def test_counts_have_limits(

@@ -166,15 +166,16 @@ async def test_each_choice_has_its_own_reason(tmp_path: Path) -> None:
         assert reasons == [["stop"], ["stop"]]
 
 
-async def test_choices_get_seeds_that_count_up(tmp_path: Path) -> None:
-    """Choice i is asked for with seed + i, under an id of its own."""
+async def test_choices_share_a_seed_by_number(tmp_path: Path) -> None:
+    """Choice i is asked for as choice i of the one seed, under an id of its own."""
     write_piece_tokenizer(tmp_path, [b"one"])
     backend = ScriptedBackend(tmp_path, [["x", FinishReason.STOP]] * 3)
     async with running_gateway(backend) as gateway:
         await gateway.openai.chat.completions.create(
             model=MODEL, messages=user(), n=3, seed=2**63 - 1
         )
-    assert [request.sampling.seed for request in backend.requests] == [2**63 - 1, 0, 1]
+    assert {request.sampling.seed for request in backend.requests} == {2**63 - 1}
+    assert [request.sampling.choice for request in backend.requests] == [0, 1, 2]
     assert len({request.request_id for request in backend.requests}) == 3
 
 

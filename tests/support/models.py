@@ -266,7 +266,7 @@ class Bench:
                 answer.texts.append(event.text)
             elif isinstance(event, Started):
                 answer.cached_tokens = event.cached_tokens
-            else:
+            elif isinstance(event, Finished | Failed):
                 answer.ending = event
         return events
 

@@ -33,13 +33,14 @@ class ScriptedBackend:
         self.requests: list[GenerationRequest] = []
         self.n_open = 0
         self.is_ready = True
+        self.max_model_tokens = 100
 
     async def start(self) -> ModelInfo:
         return ModelInfo(
             name="scripted",
             folder=str(self._folder),
             vocab_size=1000,
-            max_model_tokens=100,
+            max_model_tokens=self.max_model_tokens,
             eos_token_ids=(),
             kv_bytes_per_token=0,
             pool_blocks=0,

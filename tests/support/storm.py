@@ -164,7 +164,7 @@ class Storm:
                 self.outputs[event.request_id].extend(event.token_ids)
             elif isinstance(event, Started):
                 assert event.cached_tokens < event.prompt_tokens
-            else:
+            elif isinstance(event, Finished | Failed):
                 self.ends[event.request_id] = event
         self.check_step(n_steps)
 

@@ -82,7 +82,7 @@ def step_ms(
 def _chunk(loaded: LoadedModel, token_ids: Sequence[int], first: int, first_block: int) -> Chunk:
     n_blocks = -(-(first + len(token_ids)) // loaded.store.layout.block_size_tokens)
     tables = tuple([Span(BlockId(first_block), n_blocks)] for _ in loaded.store.layout.groups)
-    return Chunk(token_ids, first, tables, wants_logits=True)
+    return Chunk(token_ids, first, tables, n_logits=1)
 
 
 def _parts(rows: Tensor) -> tuple[Tensor, ...]:

@@ -1,0 +1,226 @@
+"""Tool calls in the formats that models were taught, whole and in any pieces."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prefixcache.text.tools import (
+    CallArguments,
+    CallBegin,
+    Content,
+    Piece,
+    ToolFormat,
+    canonical,
+    format_of,
+)
+from prefixcache.text.tools.hermes import HermesFormat
+from prefixcache.text.tools.llama import LlamaFormat
+from prefixcache.text.tools.mistral import MistralFormat
+
+HERMES, LLAMA, MISTRAL = HermesFormat(), LlamaFormat(), MistralFormat()
+NAMES = ("weather", "clock", "f")
+FORMATS: tuple[ToolFormat, ...] = (HERMES, LLAMA, MISTRAL)
+ROME = '{"name": "weather", "arguments": {"city": "Rome"}}'
+OSLO = '{"name": "weather", "parameters": {"city": "Oslo", "in": ["}", "\\"]{"]}}'
+
+
+@dataclass
+class Answer:
+    """Pieces put together."""
+
+    content: str = ""
+    names: list[str] = field(default_factory=list)
+    arguments: list[str] = field(default_factory=list)
+
+    def take(self, pieces: list[Piece]) -> None:
+        for piece in pieces:
+            match piece:
+                case Content(text):
+                    assert text
+                    self.content += text
+                case CallBegin(index, name):
+                    assert index == len(self.names)
+                    self.names.append(name)
+                    self.arguments.append("")
+                case CallArguments(index, text):
+                    assert index == len(self.names) - 1
+                    self.arguments[index] += text
+
+    @property
+    def calls(self) -> list[tuple[str, object]]:
+        return [(n, json.loads(a)) for n, a in zip(self.names, self.arguments, strict=True)]
+
+
+def parsed(tool_format: ToolFormat, *texts: str, is_sure: bool = False) -> Answer:
+    parser, answer = tool_format.parser(NAMES, is_sure=is_sure), Answer()
+    for text in texts:
+        answer.take(parser.push(text))
+    answer.take(parser.finish())
+    return answer
+
+
+CALLS: list[tuple[ToolFormat, str, str, list[str]]] = [
+    (HERMES, f"<tool_call>\n{ROME}\n</tool_call>", "", ["Rome"]),
+    (HERMES, f"Sure.\n\n<tool_call>{ROME}</tool_call>", "Sure.", ["Rome"]),
+    (HERMES, f"<tool_call>{ROME}</tool_call>\n<tool_call>{OSLO}</tool_call>", "", ["Rome", "Oslo"]),
+    (HERMES, f"<tool_call>{ROME}", "", ["Rome"]),
+    (HERMES, f"a <tool_call>{ROME}</tool_call> b ", "a b", ["Rome"]),
+    (LLAMA, OSLO, "", ["Oslo"]),
+    (LLAMA, f"  <|python_tag|>{OSLO}; {ROME}", "", ["Oslo", "Rome"]),
+    (LLAMA, f"Then: {ROME}", f"Then: {ROME}", []),
+    (MISTRAL, f"[TOOL_CALLS][{ROME}, {OSLO}]", "", ["Rome", "Oslo"]),
+    (MISTRAL, f"Sure. [TOOL_CALLS] [{ROME}]", "Sure.", ["Rome"]),
+    (MISTRAL, f"[{ROME}]", f"[{ROME}]", []),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("tool_format", "text", "content", "cities"), CALLS)
+@pytest.mark.parametrize("is_sure", [False, True])
+def test_calls_are_found(
+    tool_format: ToolFormat, text: str, content: str, cities: list[str], is_sure: bool
+) -> None:
+    """Each format's calls come out with name and arguments, and the rest as content."""
+    answer = parsed(tool_format, text, is_sure=is_sure)
+    assert answer.content == content
+    assert [(name, value["city"]) for name, value in answer.calls] == [  # type: ignore[index]
+        ("weather", city) for city in cities
+    ]
+
+
+MALFORMED = [
+    '{"name": "f", "arguments": {"a": }}',
+    '{"name": "f", "arguments": [1]}',
+    '{"name": "f", "arguments": {"a": NaN}}',
+    '{"name": "", "arguments": {}}',
+    '{"name": 5, "arguments": {}}',
+    '{"arguments": {}}',
+    '{"name": "f", "arguments": {"a": 1}',
+    '{"a": 1}',
+    "{}",
+    "not json",
+    '"f"',
+    "",
+    '{"name": "f", "arguments": "[1"}',
+    '{"a": ' * 3000 + "1" + "}" * 3000,
+]
+
+
+@pytest.mark.parametrize("body", MALFORMED, ids=range(len(MALFORMED)))
+def test_what_is_no_call_is_content_in_full(body: str) -> None:
+    """A malformed call comes out as it was written, marks included."""
+    for tool_format, text in (
+        (HERMES, f"Well.\n<tool_call>\n{body}\n</tool_call>"),
+        (HERMES, f"<tool_call>{body}"),
+        (LLAMA, f"  {body} and more"),
+        (LLAMA, f"<|python_tag|>{body}"),
+        (MISTRAL, f"[TOOL_CALLS][{body}]"),
+        (MISTRAL, f"[TOOL_CALLS] {body}, "),
+    ):
+        answer = parsed(tool_format, text)
+        assert (answer.content, answer.names) == (text, [])
+
+
+def test_a_bad_call_after_a_good_one_is_content() -> None:
+    """What was well formed stays a call."""
+    text = f"<tool_call>{ROME}</tool_call>\n<tool_call>{{bad}}</tool_call>"
+    answer = parsed(HERMES, text)
+    assert [name for name, _ in answer.calls] == ["weather"]
+    assert answer.content.strip() == "<tool_call>{bad}</tool_call>"
+
+
+def test_sure_calls_are_told_as_they_come() -> None:
+    """Where calls must be well formed, the name and each bit of arguments do not wait."""
+    parser = HERMES.parser(NAMES, is_sure=True)
+    head, tail = HERMES.call("weather")
+    assert parser.push(head) == []
+    assert parser.push('{"ci') == [CallBegin(0, "weather"), CallArguments(0, '{"ci')]
+    assert parser.push('ty": "R') == [CallArguments(0, 'ty": "R')]
+    assert parser.push('ome"}' + tail) == [CallArguments(0, 'ome"}')]
+    assert parser.finish() == []
+
+
+def test_a_sure_call_that_is_cut_short_keeps_what_came() -> None:
+    """When max_tokens ends a call, the client has its beginning, as with OpenAI."""
+    answer = parsed(MISTRAL, "[TOOL_CALLS][" + MISTRAL.call("f")[0] + '{"a": [1, ', is_sure=True)
+    assert (answer.content, answer.names, answer.arguments) == ("", ["f"], ['{"a": [1, '])
+
+
+def test_arguments_written_as_a_text_are_read() -> None:
+    """Some models put the object into a string; parameters may be missing."""
+    body = '{"name": "f", "arguments": "{\\"a\\": 1}"}'
+    assert parsed(LLAMA, body).calls == [("f", {"a": 1})]
+    assert parsed(LLAMA, '{"name": "f"}').calls == [("f", {})]
+
+
+@pytest.mark.parametrize("is_sure", [False, True])
+@pytest.mark.parametrize("body", ['{"name": "Bob"}', '{"name": "Bob", "parameters": {"a": 1}}'])
+def test_an_object_that_names_no_tool_is_content(body: str, is_sure: bool) -> None:
+    """Where calls have no mark, an answer that merely has a name is not one; with a mark it is."""
+    assert parsed(LLAMA, body, is_sure=is_sure).content == body
+    assert parsed(HERMES, f"<tool_call>{body}</tool_call>", is_sure=is_sure).names == ["Bob"]
+
+
+FRAGMENTS = st.sampled_from(
+    [
+        *("<tool_call>", "</tool_call>", "<tool", "[TOOL_CALLS]", "[", "]", "<|python_tag|>"),
+        *("{", "}", '"', "\\", "\n", " ", "text", ", ", "; ", "[TOO", ROME, OSLO),
+        '{"name": "f", "arguments": {}}',
+    ]
+)
+
+
+@pytest.mark.parametrize("tool_format", FORMATS)
+@given(fragments=st.lists(FRAGMENTS, max_size=9), cuts=st.lists(st.integers(1, 5)))
+def test_pieces_do_not_depend_on_the_cuts(
+    tool_format: ToolFormat, fragments: list[str], cuts: list[int]
+) -> None:
+    """However the text is cut, contents and calls are the same; without a call all is content."""
+    text = "".join(fragments)
+    pieces, rest = [], text
+    for cut in [*cuts, len(text) + 1]:
+        pieces.append(rest[:cut])
+        rest = rest[cut:]
+    whole = parsed(tool_format, text)
+    assert parsed(tool_format, *pieces) == whole
+    assert parsed(tool_format, *text) == whole
+    assert whole.names or whole.content == text
+
+
+def test_text_is_held_back_only_while_it_may_be_a_call() -> None:
+    """Ordinary text passes at once, but for white space and the start of a mark."""
+    parser = HERMES.parser(NAMES, is_sure=False)
+    assert parser.push("The answer") == [Content("The answer")]
+    assert parser.push(" is <") == [Content(" is")]
+    assert parser.push("5") == [Content(" <5")]
+
+
+@pytest.mark.parametrize(
+    ("literals", "kind"),
+    [
+        (["<tool_call>\n", "{'name'"], HermesFormat),
+        (['{"name": function name, "parameters": dictionary}'], LlamaFormat),
+        (["x<|python_tag|>"], LlamaFormat),
+        (["[AVAILABLE_TOOLS]", "[TOOL_CALLS]"], MistralFormat),
+        (["<tool_call>", "<function=example>"], type(None)),
+        (["[TOOL_CALLS]", "[ARGS]"], type(None)),
+        (["<|im_start|>"], type(None)),
+    ],
+)
+def test_the_template_tells_the_format(literals: list[str], kind: type) -> None:
+    """The format is the one whose marks the template writes; unknown ones are none."""
+    assert type(format_of(literals)) is kind
+
+
+def test_equal_tools_have_one_order() -> None:
+    """Objects that differ in key order alone become the same text; arrays keep their order."""
+    first = {"type": "function", "function": {"name": "f", "parameters": {"b": [2, 1], "a": {}}}}
+    second = {"function": {"parameters": {"a": {}, "b": [2, 1]}, "name": "f"}, "type": "function"}
+    assert json.dumps(canonical(first)) == json.dumps(canonical(second))
+    assert list(canonical(second)) == ["type", "function"]  # type: ignore[call-overload]
+    other = {"type": "function", "function": {"name": "f", "parameters": {"b": [1, 2], "a": {}}}}
+    assert canonical(other) != canonical(first)
