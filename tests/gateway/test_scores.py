@@ -30,7 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def gateway(folder: Path) -> AsyncIterator[Gateway]:
-    config = EngineConfig(model=str(folder), kv_memory_bytes=1 << 22, threads=1)
+    config = EngineConfig(model=str(folder), kv_memory_bytes=1 << 22, threads=1, weights="float32")
     async with running_gateway(LocalBackend(config)) as running:
         yield running
 
