@@ -254,6 +254,58 @@ def test_compiling_has_a_time_limit(tokenizer: Tokenizer, gate: Gate) -> None:
     assert "within 5 seconds" in ending.message
 
 
+@pytest.mark.parametrize(
+    ("limits", "kind"),
+    [
+        ({"deadline_seconds": 3.0}, FailureKind.DEADLINE),
+        ({}, FailureKind.QUEUE_TIMEOUT),
+    ],
+)
+def test_time_passes_while_a_grammar_is_compiled(
+    tokenizer: Tokenizer, gate: Gate, limits: dict[str, Any], kind: FailureKind
+) -> None:
+    """Deadline and longest wait count from when the engine takes a request, not from later."""
+    now = [0.0]
+    bench = Bench(tokenizer=tokenizer, max_queue_seconds=4.0, clock=lambda: now[0])
+    grammar = Grammar(GrammarKind.REGEX, "a")
+    bench.submit("slow", prompt_ids(9), 4, grammar=grammar, **limits)
+    bench.step()
+    assert bench.answers["slow"].ending is None
+    now[0] = 4.0
+    bench.step()
+    assert bench.answers["slow"].failed.kind is kind
+    assert not bench.engine.has_work
+
+
+def test_a_grammar_that_nobody_waits_for_is_not_compiled(bench: Bench, gate: Gate) -> None:
+    """Whoever submits and cancels takes no thread and no time from the grammars of others."""
+    n_threads = threading.active_count()
+    for number in range(40):
+        bench.submit(
+            f"r{number}", prompt_ids(9), 4, grammar=Grammar(GrammarKind.REGEX, f"{number}")
+        )
+    assert threading.active_count() <= n_threads + 2
+    for number in range(40):
+        bench.engine.cancel(RequestId(f"r{number}"))
+    bench.submit("last", prompt_ids(9), 4, grammar=Grammar(GrammarKind.REGEX, "last"))
+    gate.open.set()
+    bench.drain()
+    assert "as the test says" in bench.answers["last"].failed.message
+    assert gate.n_compiled <= 3
+
+
+def test_a_grammar_that_somebody_else_waits_for_is_compiled(bench: Bench, gate: Gate) -> None:
+    """Cancelling one of two requests with one grammar changes nothing for the other."""
+    for number in range(3):  # the third waits for its turn
+        grammar = Grammar(GrammarKind.REGEX, f"{number}")
+        bench.submit(f"a{number}", prompt_ids(9), 4, grammar=grammar)
+        bench.submit(f"b{number}", prompt_ids(9), 4, grammar=grammar)
+    bench.engine.cancel(RequestId("a2"))
+    gate.open.set()
+    bench.drain()
+    assert "as the test says" in bench.answers["b2"].failed.message
+
+
 def test_each_grammar_is_compiled_once(tokenizer: Tokenizer) -> None:
     """Equal grammars share one compilation as long as it is among the latest ones."""
     compiled: list[Grammar] = []
