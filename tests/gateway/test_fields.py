@@ -171,6 +171,7 @@ async def test_no_value_of_any_field_is_our_fault(gateway: Gateway) -> None:
         ("presence_penalty", 2.1),
         ("frequency_penalty", -2.1),
         ("repetition_penalty", 0),
+        ("repetition_penalty", 1e-320),
         ("repetition_penalty", 10**9),
         ("min_p", 1.1),
         ("min_p", -0.1),
