@@ -21,7 +21,9 @@ WORD_BITS = 32  # of the words that a mask is written in
 
 # Between the parts of a JSON text. Bounded, for small models like to go on with it for ever.
 _WHITE_SPACE = r"[ \n\r\t]{1,64}"
-_LIMITS = LLParserLimits(verbose_errors=False)  # its errors reach clients: no state in them
+# Its errors reach clients: no state in them. Its lexers work within the engine's steps and are
+# kept with their grammars; with its own limits one takes a second and 80 MB, or 250,000 states.
+_LIMITS = LLParserLimits(initial_lexer_fuel=200_000, max_lexer_states=50_000, verbose_errors=False)
 
 
 class GrammarVocabulary:

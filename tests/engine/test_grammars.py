@@ -175,6 +175,13 @@ def test_a_bad_grammar_fails_alone_with_its_reason(
     assert bench.n_held == 0
 
 
+def test_an_expression_that_holds_up_everybody_is_refused(bench: Bench) -> None:
+    """One that takes a good part of a second to be followed ends its own answer instead."""
+    long, usual = (Grammar(GrammarKind.REGEX, f"a{{{n}}}") for n in (150_000, 30_000))
+    assert bench.run(prompt_ids(9), 4, grammar=long).failed.kind is FailureKind.INVALID
+    assert bench.run(prompt_ids(9), 4, grammar=usual).text == "aaaa"
+
+
 def test_a_long_chain_of_references_does_not_break_the_process(bench: Bench) -> None:
     """The longest chain that fits a request is compiled or refused; the engine lives on."""
     n = 2180
