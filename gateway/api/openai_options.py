@@ -82,11 +82,18 @@ def check_fields(
 async def answer_body(
     request: web.Request, ask: Callable[[Service, bytes], Asked]
 ) -> web.StreamResponse:
-    """Read a body, have `ask` make a call of it off the event loop, and answer in its shape."""
+    """Read a body, have `ask` make a call of it off the event loop, and answer in its shape.
+
+    Raises:
+        InvalidRequestError: it can be read, but is nested too deeply to be written again.
+    """
     service = request.app[SERVICE]
     service.served()  # before the body is read
     body = await read_body(request)
-    asked = await service.encode(partial(ask, service, body))
+    try:
+        asked = await service.encode(partial(ask, service, body))
+    except RecursionError as error:
+        raise InvalidRequestError("the body is nested too deeply") from error
     return await answer(request, asked.call, asked.shape, stream=asked.stream)
 
 
