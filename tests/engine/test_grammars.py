@@ -313,6 +313,20 @@ def test_a_grammar_that_somebody_else_waits_for_is_compiled(bench: Bench, gate: 
     assert "as the test says" in bench.answers["b2"].failed.message
 
 
+def test_requests_that_compile_count_as_waiting(tokenizer: Tokenizer, gate: Gate) -> None:
+    """The queue's limit holds for them too, and they make room when they are cancelled."""
+    bench = Bench(tokenizer=tokenizer, max_waiting_requests=2)
+    grammar = Grammar(GrammarKind.REGEX, "a")
+    for name in "abc":
+        bench.submit(name, prompt_ids(9), 4, grammar=grammar)
+    bench.step()
+    assert bench.answers["c"].failed.kind is FailureKind.OVERLOADED
+    bench.engine.cancel(RequestId("a"))
+    bench.submit("d", prompt_ids(9), 4)
+    bench.step_until(lambda: bench.answers["d"].ending)
+    assert len(bench.answers["d"].token_ids) == 4
+
+
 def test_each_grammar_is_compiled_once(tokenizer: Tokenizer) -> None:
     """Equal grammars share one compilation as long as it is among the latest ones."""
     compiled: list[Grammar] = []
