@@ -105,6 +105,8 @@ class Matcher:
         """
         if not self._inner.is_error():
             self._inner.unsafe_compute_mask_ptr(mask.data_ptr(), mask.numel() * mask.element_size())
+            if self._inner.is_error():
+                mask.zero_()  # the library has written that the answer may end, half as it is
 
     def advance(self, token: int) -> None:
         """Take the answer's next token, one that was allowed."""
@@ -114,6 +116,8 @@ class Matcher:
 def _shown(error: str) -> str:
     """Return an error of the library as clients may see it: it repeats the whole grammar."""
     text = error.replace("<non-verbose/>", "").strip()
+    if text == "NoExtensionBias":
+        return "it allows no text that could follow"
     return text if len(text) <= _ERROR_CHARACTERS else text[:_ERROR_CHARACTERS] + " ..."
 
 

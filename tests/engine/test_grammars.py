@@ -182,6 +182,13 @@ def test_an_expression_that_holds_up_everybody_is_refused(bench: Bench) -> None:
     assert bench.run(prompt_ids(9), 4, grammar=usual).text == "aaaa"
 
 
+def test_a_schema_that_no_text_follows_says_so(bench: Bench) -> None:
+    """What refers to itself and to nothing else allows no answer; the error is for people."""
+    failed = bench.run(prompt_ids(9), 4, grammar=schema({"$ref": "#"})).failed
+    assert failed.kind is FailureKind.INVALID
+    assert "no text" in failed.message
+
+
 def test_a_long_chain_of_references_does_not_break_the_process(bench: Bench) -> None:
     """The longest chain that fits a request is compiled or refused; the engine lives on."""
     n = 2180
