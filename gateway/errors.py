@@ -132,9 +132,9 @@ class SlowClientError(GatewayError):
 class GenerationFailedError(GatewayError):
     """The engine ended a request; `kind` says how."""
 
-    def __init__(self, kind: FailureKind, message: str) -> None:
-        super().__init__(kind, message)
-        self.kind, self.message = kind, message
+    def __init__(self, kind: FailureKind, message: str, param: str | None = None) -> None:
+        super().__init__(kind, message, param)
+        self.kind, self.message, self.param = kind, message, param
 
     def __str__(self) -> str:
         return self.message

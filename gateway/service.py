@@ -27,7 +27,7 @@ from gateway.merge import MergedEvents, NumberedEvent, merged
 from gateway.metrics import Metrics
 from prefixcache.errors import PrefixCacheError
 from prefixcache.text import PromptEncoder, TokenBytes
-from prefixcache.types import Delta, Failed, GenerationRequest, ModelInfo
+from prefixcache.types import Delta, Failed, FailureKind, GenerationRequest, ModelInfo
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -55,6 +55,7 @@ class Call:
 
     requests: tuple[GenerationRequest, ...]
     choices_per_prompt: int
+    grammar_param: str | None = None  # the field that says what the answers must follow
 
     def ledger(self) -> Ledger:
         """Return a fresh account for the call."""
@@ -147,7 +148,10 @@ class Service:
             NotReadyError: from reading the events: the backend takes none now.
         """
         sources = [self._backend.generate(request) for request in call.requests]
-        async with merged(sources) as events, aclosing(self._watched(events, ledger)) as watched:
+        async with (
+            merged(sources) as events,
+            aclosing(self._watched(events, ledger, call.grammar_param)) as watched,
+        ):
             yield watched
 
     @contextmanager
@@ -175,7 +179,7 @@ class Service:
         self._encoding.close()
 
     async def _watched(
-        self, events: MergedEvents, ledger: Ledger
+        self, events: MergedEvents, ledger: Ledger, grammar_param: str | None
     ) -> AsyncGenerator[NumberedEvent, None]:
         """Pass `events` on, measured and accounted for; a Failed becomes an exception."""
         started = self.clock()
@@ -183,7 +187,9 @@ class Service:
         async for index, event in events:
             ledger.observe(index, event)
             if isinstance(event, Failed):
-                raise GenerationFailedError(event.kind, event.message)
+                # All else was checked here: what the engine finds invalid is the grammar.
+                param = grammar_param if event.kind is FailureKind.INVALID else None
+                raise GenerationFailedError(event.kind, event.message, param)
             if isinstance(event, Delta) and event.token_ids:
                 now = self.clock()
                 if index in last:

@@ -7,6 +7,7 @@ from typing import Literal, get_args
 import msgspec
 
 from prefixcache.errors import ConfigError
+from prefixcache.types import MAX_GRAMMAR_BYTES
 
 PolicyName = Literal["lru", "cost-aware", "lfu", "fifo", "slru", "priority", "ttl"]
 AdmissionOrderName = Literal["cache-aware", "fcfs"]
@@ -40,7 +41,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     eviction_policy: PolicyName = "lru"  # which cached prefixes go when room is needed
     # eviction_policy ttl: what is unused for so long goes
     idle_ttl_seconds: float = DEFAULT_IDLE_TTL_SECONDS
-    max_grammar_bytes: int = 64 * 2**10  # of one request's schema, expression or grammar
+    max_grammar_bytes: int = MAX_GRAMMAR_BYTES  # of one request's schema, expression or grammar
     max_grammars: int = 64  # compiled ones that are kept
     grammar_seconds: float = 10.0  # for one to be compiled
 

@@ -10,6 +10,7 @@ import msgspec
 TokenId = NewType("TokenId", int)  # an unsigned 32-bit integer
 BlockId = NewType("BlockId", int)  # counts from 0 in the pool of one layer group
 LeaseId = NewType("LeaseId", int)
+MAX_GRAMMAR_BYTES = 64 * 2**10  # where nothing else is set
 RequestId = NewType("RequestId", str)  # made by the server, never by a client
 
 
@@ -210,6 +211,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     weights: str  # what the matrix products read: float32, float16, bfloat16 or int8
     device: str
     load_id: str  # differs at every load, whatever the name
+    max_grammar_bytes: int = MAX_GRAMMAR_BYTES  # of what one answer must follow
 
     @property
     def kv_format(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -143,3 +144,22 @@ def test_torch_is_not_loaded_by(module: str) -> None:
     """The index, the text side and the gateway start without torch and transformers."""
     code = f"import {module}, sys; sys.exit(bool({{'torch', 'transformers'}} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+
+
+def test_each_design_record_has_a_number_of_its_own() -> None:
+    """Records are named by number elsewhere, and their titles begin with it."""
+    records = sorted(ROOT.glob("prefixcache/design/*.md"))
+    numbers = [record.name.split("-")[0] for record in records]
+    assert len(set(numbers)) == len(numbers)
+    for number, record in zip(numbers, records, strict=True):
+        assert record.read_text(encoding="utf-8").startswith(f"# {number}: ")
+
+
+def test_design_records_that_are_named_exist() -> None:
+    """A path to a record, in code or in the manual, leads to it."""
+    sources = [*MODULES, *ROOT.glob("gateway/manual/*.md"), *ROOT.glob("*.md")]
+    for source in sources:
+        for name in re.findall(
+            r"prefixcache/design/[\w-]+\.md", source.read_text(encoding="utf-8")
+        ):
+            assert (ROOT / name).exists(), f"{source} names {name}"

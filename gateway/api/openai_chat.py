@@ -10,7 +10,7 @@ from aiohttp import web
 
 from gateway.api.bodies import decode_body
 from gateway.api.openai_calls import ChoiceText
-from gateway.api.openai_formats import grammar_of
+from gateway.api.openai_formats import bound_of
 from gateway.api.openai_models import CHAT_DECODER, CHAT_NEUTRAL, ChatBody, Message
 from gateway.api.openai_options import (
     Asked,
@@ -37,7 +37,7 @@ def _asked(service: Service, data: bytes) -> Asked:
     """Return what a body asks for. Slow with a large one: not for the event loop."""
     body = decode_body(CHAT_DECODER, data, turn=service.decoding)
     served = service.served_as(body.model)
-    check_fields(body, CHAT_NEUTRAL, service.config)
+    check_fields(body, CHAT_NEUTRAL, service.config, max_tokens=_max_tokens(body))
     check_count("messages", len(body.messages), service.config.max_messages)
     check_count("tools", len(body.tools or ()), service.config.max_tools)
     use = tool_use(_tool_fields(body), served)
@@ -55,7 +55,7 @@ def _asked(service: Service, data: bytes) -> Asked:
         [token_ids],
         _max_tokens(body),
         top_scores=_top_scores(body),
-        grammar=use.grammar,
+        bound=use.bound,
         shown_special_ids=use.shown_ids(served),
     )
     head = Head.of(service, served, body, prefix="chatcmpl")
@@ -76,7 +76,7 @@ def _tool_fields(body: ChatBody) -> ToolFields:
         tools=body.tools or (),
         choice=body.tool_choice or "auto",
         is_parallel=body.parallel_tool_calls is not False,
-        grammar=grammar_of(body),
+        bound=bound_of(body),
     )
 
 
@@ -91,10 +91,10 @@ def _top_scores(body: ChatBody) -> int | None:
 
 def _max_tokens(body: ChatBody) -> int | None:
     """Return the answer's limit: the newer field wins, neither means as far as the context goes."""
-    if body.max_tokens == 0:
-        raise InvalidRequestError("max_tokens: must be at least 1", "max_tokens")
     if body.max_completion_tokens is not None:
         return body.max_completion_tokens
+    if body.max_tokens == 0:
+        raise InvalidRequestError("max_tokens: must be at least 1", "max_tokens")
     return body.max_tokens
 
 

@@ -10,7 +10,7 @@ import msgspec
 from aiohttp import web
 
 from gateway.api.bodies import decode_body
-from gateway.api.openai_formats import grammar_of
+from gateway.api.openai_formats import bound_of
 from gateway.api.openai_models import (
     COMPLETION_DECODER,
     COMPLETION_NEUTRAL,
@@ -46,7 +46,7 @@ def _asked(service: Service, data: bytes) -> Asked:
     """Return what a body asks for. Slow with a large one: not for the event loop."""
     body = decode_body(COMPLETION_DECODER, data, turn=service.decoding)
     served = service.served_as(body.model)
-    check_fields(body, COMPLETION_NEUTRAL, service.config)
+    check_fields(body, COMPLETION_NEUTRAL, service.config, max_tokens=body.max_tokens)
     if body.best_of is not None and body.best_of != (body.n or 1):
         raise UnsupportedFieldError("best_of")
     _check_size(body.prompt, served, service.config)
@@ -59,7 +59,7 @@ def _asked(service: Service, data: bytes) -> Asked:
         _max_tokens(body),
         top_scores=body.logprobs,
         prompt_scores=body.logprobs if body.echo else None,
-        grammar=grammar_of(body),
+        bound=bound_of(body),
     )
     call = make_call(service, served, body, prompts)
     echoes = [

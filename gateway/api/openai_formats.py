@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import msgspec
@@ -56,17 +57,27 @@ class FormatFields(msgspec.Struct, frozen=True, kw_only=True):
     guided_grammar: str | None = None
 
 
-def grammar_of(body: FormatFields) -> Grammar | None:
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What an answer must follow, and the field of the body that says so."""
+
+    param: str
+    grammar: Grammar
+
+
+def bound_of(body: FormatFields) -> Bound | None:
     """Return what the answer to `body` must follow, or None when that is nothing.
 
     Raises:
-        InvalidRequestError: more than one thing, or a format without its schema.
+        InvalidRequestError: more than one thing, a format without its schema, or a schema
+            that is none.
     """
-    found = list(_grammars(body))
+    found = [Bound(*each) for each in _grammars(body)]
     if len(found) > 1:
-        names = ", ".join(param for param, _ in found)
-        raise InvalidRequestError(f"{found[1][0]}: only one may be given of {names}", found[1][0])
-    return found[0][1] if found else None
+        names = ", ".join(bound.param for bound in found)
+        param = found[1].param
+        raise InvalidRequestError(f"{param}: only one may be given of {names}", param)
+    return found[0] if found else None
 
 
 def _grammars(body: FormatFields) -> Iterator[tuple[str, Grammar]]:
@@ -81,10 +92,9 @@ def _grammars(body: FormatFields) -> Iterator[tuple[str, Grammar]]:
         choice=body.guided_choice,
         grammar=body.guided_grammar,
     )
-    yield from ((f"guided_{name}", grammar) for name, grammar in _of_outputs(older))
+    yield from _of_outputs(older, "guided_")
     if body.structured_outputs is not None:
-        found = _of_outputs(body.structured_outputs)
-        yield from ((f"structured_outputs.{name}", grammar) for name, grammar in found)
+        yield from _of_outputs(body.structured_outputs, "structured_outputs.")
 
 
 def _of_format(asked: ResponseFormat) -> Grammar | None:
@@ -100,18 +110,30 @@ def _of_format(asked: ResponseFormat) -> Grammar | None:
     return Grammar(GrammarKind.JSON_SCHEMA, text, is_lenient=not asked.json_schema.strict)
 
 
-def _of_outputs(asked: StructuredOutputs) -> Iterator[tuple[str, Grammar]]:
+def _of_outputs(asked: StructuredOutputs, prefix: str) -> Iterator[tuple[str, Grammar]]:
+    """Yield what each field asks for, under its name after `prefix`."""
     if asked.json is not None:
-        yield "json", Grammar(GrammarKind.JSON_SCHEMA, _text(asked.json))
+        param = f"{prefix}json"
+        text = _checked(asked.json, param) if isinstance(asked.json, str) else _text(asked.json)
+        yield param, Grammar(GrammarKind.JSON_SCHEMA, text)
     if asked.json_object:
-        yield "json_object", Grammar(GrammarKind.JSON_SCHEMA, _ANY_OBJECT)
+        yield f"{prefix}json_object", Grammar(GrammarKind.JSON_SCHEMA, _ANY_OBJECT)
     if asked.regex is not None:
-        yield "regex", Grammar(GrammarKind.REGEX, asked.regex)
+        yield f"{prefix}regex", Grammar(GrammarKind.REGEX, asked.regex)
     if asked.choice is not None:
-        yield "choice", Grammar(GrammarKind.CHOICE, _text(asked.choice))
+        yield f"{prefix}choice", Grammar(GrammarKind.CHOICE, _text(asked.choice))
     if asked.grammar is not None:
-        yield "grammar", Grammar(GrammarKind.EBNF, asked.grammar)
+        yield f"{prefix}grammar", Grammar(GrammarKind.EBNF, asked.grammar)
+
+
+def _checked(text: str, param: str) -> str:
+    """Return a schema that came as JSON text, once it is known to be one."""
+    try:
+        msgspec.json.decode(text, type=Schema)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise InvalidRequestError(f"{param}: not a JSON schema: {error}", param) from error
+    return text
 
 
 def _text(value: object) -> str:
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    return msgspec.json.encode(value).decode()

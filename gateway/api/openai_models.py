@@ -69,7 +69,7 @@ class GenerationBody(FormatFields, frozen=True, kw_only=True):
     logit_bias: dict[str, Bias] | None = None  # by token id, in decimal
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
-    repetition_penalty: Annotated[float, Meta(gt=0, le=100)] | None = None  # extension
+    repetition_penalty: Annotated[float, Meta(ge=0.01, le=100)] | None = None  # extension
     seed: Seed | None = None
     stop: StopText | list[StopText] | None = None
     stop_token_ids: list[TokenNumber] | None = None  # extension

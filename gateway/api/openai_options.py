@@ -12,6 +12,7 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from gateway.api.answers import ReplyShape, answer
+from gateway.api.openai_formats import Bound
 from gateway.api.openai_models import CacheOptions, GenerationBody
 from gateway.config import GatewayConfig
 from gateway.errors import ContextLengthError, InvalidRequestError, UnsupportedFieldError
@@ -19,7 +20,7 @@ from gateway.http import SERVICE, read_body
 from gateway.service import Call, Served, Service
 from prefixcache.errors import PromptTooLongError
 from prefixcache.index import pack
-from prefixcache.types import GenerationRequest, Grammar, RequestId, SamplingParams
+from prefixcache.types import GenerationRequest, RequestId, SamplingParams
 
 _DEFAULT_TEMPERATURE = 1.0
 _TOKEN_KEY = re.compile(r"0|[1-9][0-9]{0,9}", re.ASCII)
@@ -34,7 +35,7 @@ class Prompts:
     max_tokens: int | None  # None: as far as the context goes
     top_scores: int | None = None  # of each output token; None: no scores
     prompt_scores: int | None = None
-    grammar: Grammar | None = None
+    bound: Bound | None = None
     shown_special_ids: tuple[int, ...] = ()
 
 
@@ -48,9 +49,15 @@ class Asked:
 
 
 def check_fields(
-    body: GenerationBody, neutral: Mapping[str, tuple[object, ...]], config: GatewayConfig
+    body: GenerationBody,
+    neutral: Mapping[str, tuple[object, ...]],
+    config: GatewayConfig,
+    *,
+    max_tokens: int | None,
 ) -> None:
     """Refuse what a type cannot: fields that are not built, counts over the server's limits.
+
+    `max_tokens` is the longest answer that the body asks for; None: it does not say.
 
     Raises:
         UnsupportedFieldError: a field of `neutral` has a value that would change the answer.
@@ -60,7 +67,7 @@ def check_fields(
         value = getattr(body, name)
         if value is not None and value not in harmless:
             raise UnsupportedFieldError(name)
-    if body.max_tokens is not None and (body.min_tokens or 0) > body.max_tokens:
+    if max_tokens is not None and (body.min_tokens or 0) > max_tokens:
         raise InvalidRequestError("min_tokens: more than max_tokens", "min_tokens")
     check_count("logit_bias", len(body.logit_bias or ()), config.max_logit_bias)
     check_count("n", body.n or 1, config.max_choices)
@@ -75,11 +82,18 @@ def check_fields(
 async def answer_body(
     request: web.Request, ask: Callable[[Service, bytes], Asked]
 ) -> web.StreamResponse:
-    """Read a body, have `ask` make a call of it off the event loop, and answer in its shape."""
+    """Read a body, have `ask` make a call of it off the event loop, and answer in its shape.
+
+    Raises:
+        InvalidRequestError: it can be read, but is nested too deeply to be written again.
+    """
     service = request.app[SERVICE]
     service.served()  # before the body is read
     body = await read_body(request)
-    asked = await service.encode(partial(ask, service, body))
+    try:
+        asked = await service.encode(partial(ask, service, body))
+    except RecursionError as error:
+        raise InvalidRequestError("the body is nested too deeply") from error
     return await answer(request, asked.call, asked.shape, stream=asked.stream)
 
 
@@ -102,10 +116,12 @@ def make_call(service: Service, served: Served, body: GenerationBody, prompts: P
     `max_tokens` is cut to what fits the model.
 
     Raises:
-        InvalidRequestError: a prompt is empty, or a token id is not in the vocabulary.
+        InvalidRequestError: a prompt is empty, a token id is not in the vocabulary, or a grammar
+            is too long.
         ContextLengthError: a prompt leaves no room for output.
     """
     _check_vocabulary("stop_token_ids", body.stop_token_ids or (), served)
+    _check_grammar(prompts.bound, served)
     n_choices = body.n or 1
     cache = body.cache or CacheOptions()
     requests: list[GenerationRequest] = []
@@ -125,7 +141,8 @@ def make_call(service: Service, served: Served, body: GenerationBody, prompts: P
             )
             for choice_index in range(n_choices)
         ]
-    return Call(tuple(requests), n_choices)
+    grammar_param = None if prompts.bound is None else prompts.bound.param
+    return Call(tuple(requests), n_choices, grammar_param)
 
 
 @contextmanager
@@ -174,7 +191,7 @@ def _sampling(
         stop_token_ids=tuple(body.stop_token_ids or ()),
         ignore_eos=bool(body.ignore_eos),
         shown_special_ids=prompts.shown_special_ids,
-        grammar=prompts.grammar,
+        grammar=None if prompts.bound is None else prompts.bound.grammar,
         top_scores=prompts.top_scores,
         prompt_scores=prompts.prompt_scores,
     )
@@ -201,6 +218,17 @@ def _top_k(body: GenerationBody, served: Served) -> int | None:
     if body.top_k is None or body.top_k < 1:
         return None
     return min(body.top_k, served.info.vocab_size)
+
+
+def _check_grammar(bound: Bound | None, served: Served) -> None:
+    """Refuse a grammar that the engine would not compile, before each choice takes it along."""
+    limit_bytes = served.info.max_grammar_bytes
+    if bound is not None and (found_bytes := len(bound.grammar.text.encode())) > limit_bytes:
+        raise InvalidRequestError(
+            f"{bound.param}: a grammar of {found_bytes} bytes; this server compiles at most"
+            f" {limit_bytes}",
+            bound.param,
+        )
 
 
 def _check_vocabulary(param: str, token_ids: Sequence[int], served: Served) -> None:

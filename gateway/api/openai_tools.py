@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from gateway.api.openai_formats import Bound
 from gateway.errors import InvalidRequestError
 from gateway.service import Served
 from prefixcache.text.tools import ToolFormat, fallback_format, forced_calls
@@ -56,7 +57,7 @@ class ToolFields:
     tools: Sequence[JsonObject]
     choice: ToolChoice
     is_parallel: bool
-    grammar: Grammar | None
+    bound: Bound | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ class ToolUse:
     names: frozenset[str]  # of the tools
     is_sure: bool  # calls are well formed, for a grammar sees to that
     is_single: bool  # only the first call counts
-    grammar: Grammar | None
+    bound: Bound | None
 
     def shown_ids(self, served: Served) -> tuple[int, ...]:
         """Return the special tokens that must be in the text for calls to be seen."""
@@ -89,14 +90,15 @@ def tool_use(body: ToolFields, served: Served) -> ToolUse:
     own, names = served.encoder.tool_format, frozenset(functions)
     if allowed is not None:
         grammar = _calls(allowed, own or fallback_format(), served, is_single=is_single)
-        return ToolUse(own or fallback_format(), names, True, is_single, grammar)
-    asked = body.grammar
+        bound = Bound("tools", grammar)
+        return ToolUse(own or fallback_format(), names, True, is_single, bound)
+    asked = body.bound
     if not functions or body.choice == "none" or own is None:
         return ToolUse(None, names, False, is_single, asked)
-    if asked is None or asked.kind is not GrammarKind.JSON_SCHEMA:
+    if asked is None or asked.grammar.kind is not GrammarKind.JSON_SCHEMA:
         return ToolUse(own, names, False, is_single, asked)
-    grammar = _calls(functions, own, served, is_single=is_single, otherwise=asked)
-    return ToolUse(own, names, True, is_single, grammar)
+    grammar = _calls(functions, own, served, is_single=is_single, otherwise=asked.grammar)
+    return ToolUse(own, names, True, is_single, Bound("tools", grammar))
 
 
 def _functions(tools: Sequence[JsonObject]) -> dict[str, Function]:

@@ -7,6 +7,7 @@ import logging
 from torch import Tensor
 
 from prefixcache.engine.counters import Counters
+from prefixcache.engine.deadlines import overdue_message
 from prefixcache.engine.runner import Outcome
 from prefixcache.engine.sampling import Pick, choose_tokens
 from prefixcache.engine.scheduler import Scheduler
@@ -111,11 +112,8 @@ class Answers:
             except Exception:
                 logger.exception("request %s failed", sequence.request.request_id)
                 self.fail(sequence, FailureKind.INTERNAL, "the answer could not be made into text")
-        elif kind is FailureKind.DEADLINE:
-            self.fail(sequence, kind, f"no output within its deadline of {limit_seconds:g} seconds")
         else:
-            message = f"it waited for {limit_seconds:g} seconds and found no room; try again later"
-            self.fail(sequence, kind, message)
+            self.fail(sequence, kind, overdue_message(kind, limit_seconds))
 
     def events(self) -> list[Event]:
         """Hand over what has happened since the last call, in order."""

@@ -29,7 +29,9 @@ class GrammarCompiler:
         self._compile_one = compile_one
         self._max_kept = max_kept
         self._kept: OrderedDict[Grammar, Future[Matcher]] = OrderedDict()
-        self._turn = threading.Semaphore(_AT_ONCE)
+        self._lock = threading.Lock()  # for what threads share:
+        self._due: dict[Future[Matcher], Grammar] = {}  # not begun yet, the oldest first
+        self._n_threads = 0
 
     def compile(self, grammar: Grammar) -> Future[Matcher]:
         """Return what will be the grammar's matcher, to be copied, or its GrammarError."""
@@ -42,18 +44,31 @@ class GrammarCompiler:
             self._kept.popitem(last=False)  # who waits for it has it
         return future
 
+    def give_up(self, grammar: Grammar, future: Future[Matcher]) -> None:
+        """Do not compile a grammar that nobody waits for, if that has not begun."""
+        with self._lock:
+            if self._due.pop(future, None) is None:
+                return
+        if self._kept.get(grammar) is future:
+            del self._kept[grammar]
+
     def _start(self, grammar: Grammar, future: Future[Matcher]) -> None:
+        with self._lock:
+            self._due[future] = grammar
+            if self._n_threads >= _AT_ONCE:
+                return
+            self._n_threads += 1
         with _STACK_LOCK:
             before = threading.stack_size(_STACK_BYTES)
             try:
-                threading.Thread(
-                    target=self._run, args=(grammar, future), name="grammar", daemon=True
-                ).start()
+                threading.Thread(target=self._run, name="grammar", daemon=True).start()
             finally:
                 threading.stack_size(before)
 
-    def _run(self, grammar: Grammar, future: Future[Matcher]) -> None:
-        with self._turn:
+    def _run(self) -> None:
+        """Compile what is due, until nothing is."""
+        while (due := self._next()) is not None:
+            grammar, future = due
             try:
                 assert self._compile_one is not None
                 matcher = self._compile_one(grammar)
@@ -61,6 +76,14 @@ class GrammarCompiler:
                 future.set_exception(error)
             else:
                 future.set_result(matcher)
+
+    def _next(self) -> tuple[Grammar, Future[Matcher]] | None:
+        with self._lock:
+            for future, grammar in self._due.items():
+                del self._due[future]
+                return grammar, future
+            self._n_threads -= 1
+            return None
 
 
 class ModelGrammars:
@@ -88,6 +111,7 @@ class Waiting:
     """A request whose grammar is being compiled."""
 
     sequence: Sequence
+    grammar: Grammar
     matcher: Future[Matcher]
     deadline: float  # of the engine's clock, in seconds
 
@@ -117,12 +141,16 @@ class CompilingRequests:
     def add(self, sequence: Sequence, grammar: Grammar, now: float) -> None:
         """Have the grammar of a request compiled; it waits from `now` on, in seconds."""
         self._waiting[sequence.request.request_id] = Waiting(
-            sequence, self._compiler.compile(grammar), now + self._limit_seconds
+            sequence, grammar, self._compiler.compile(grammar), now + self._limit_seconds
         )
 
     def drop(self, request_id: RequestId) -> bool:
-        """Forget a request; False when it does not wait here."""
-        return self._waiting.pop(request_id, None) is not None
+        """End a request; False when it does not wait here."""
+        each = self._waiting.pop(request_id, None)
+        if each is None:
+            return False
+        self._end(each)
+        return True
 
     def pause(self, seconds: float) -> None:
         """Return when some grammar is compiled, but after `seconds` at the latest."""
@@ -137,7 +165,14 @@ class CompilingRequests:
             trouble = self._trouble(each)
             if trouble is None:
                 each.sequence.sampler.matcher = each.matcher.result().copy()
+            else:
+                self._end(each)
             yield Compiled(each.sequence, trouble)
+
+    def _end(self, each: Waiting) -> None:
+        each.sequence.has_ended = True
+        if all(other.matcher is not each.matcher for other in self._waiting.values()):
+            self._compiler.give_up(each.grammar, each.matcher)
 
     def _trouble(self, each: Waiting) -> str | None:
         if not each.matcher.done():

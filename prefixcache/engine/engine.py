@@ -15,7 +15,7 @@ from prefixcache.engine.answers import Answers, end_tokens
 from prefixcache.engine.budget import StepBudget
 from prefixcache.engine.compiling import CompilingRequests, GrammarCompiler, ModelGrammars
 from prefixcache.engine.counters import Counters
-from prefixcache.engine.deadlines import Deadlines
+from prefixcache.engine.deadlines import Deadlines, overdue_message
 from prefixcache.engine.deferred import Cancels
 from prefixcache.engine.loading import LoadedModel, load_model, prepare_model
 from prefixcache.engine.runner import Runner
@@ -176,6 +176,7 @@ class Engine:
                 self._answers.refuse(request.request_id, *refusal)
                 return
             sequence = self._sequence(request)
+            self._deadlines.note(sequence)
             if request.sampling.grammar is None:
                 self._queue(sequence)
             else:
@@ -199,7 +200,7 @@ class Engine:
             if self._config.eviction_policy == "ttl":
                 self.cache.expire()
             for overdue in self._deadlines.overdue():
-                self._answers.expire(*overdue)
+                self._expire(*overdue)
             self._take_compiled()
             shares = self._schedule()
             if shares:
@@ -233,6 +234,13 @@ class Engine:
         elif sequence is not None:
             self._answers.fail(sequence, FailureKind.CANCELLED, "the request was cancelled")
 
+    def _expire(self, sequence: Sequence, kind: FailureKind, limit_seconds: float) -> None:
+        request_id = sequence.request.request_id
+        if self._compiling.drop(request_id):
+            self._answers.refuse(request_id, kind, overdue_message(kind, limit_seconds))
+        else:
+            self._answers.expire(sequence, kind, limit_seconds)
+
     def _schedule(self) -> list[Share]:
         """Return what the step computes; tell who was admitted, and who never can be."""
         schedule = self._scheduler.schedule()
@@ -250,7 +258,6 @@ class Engine:
     def _queue(self, sequence: Sequence) -> None:
         self._answers.open(sequence)
         self._scheduler.waiting.add(sequence)
-        self._deadlines.note(sequence)
 
     def _take_compiled(self) -> None:
         """Queue the requests whose grammar is compiled, and end those whose cannot be."""

@@ -21,7 +21,9 @@ WORD_BITS = 32  # of the words that a mask is written in
 
 # Between the parts of a JSON text. Bounded, for small models like to go on with it for ever.
 _WHITE_SPACE = r"[ \n\r\t]{1,64}"
-_LIMITS = LLParserLimits(verbose_errors=False)  # its errors reach clients: no state in them
+# Its errors reach clients: no state in them. Its lexers work within the engine's steps and are
+# kept with their grammars; with its own limits one takes a second and 80 MB, or 250,000 states.
+_LIMITS = LLParserLimits(initial_lexer_fuel=200_000, max_lexer_states=50_000, verbose_errors=False)
 
 
 class GrammarVocabulary:
@@ -103,6 +105,8 @@ class Matcher:
         """
         if not self._inner.is_error():
             self._inner.unsafe_compute_mask_ptr(mask.data_ptr(), mask.numel() * mask.element_size())
+            if self._inner.is_error():
+                mask.zero_()  # the library has written that the answer may end, half as it is
 
     def advance(self, token: int) -> None:
         """Take the answer's next token, one that was allowed."""
@@ -112,6 +116,8 @@ class Matcher:
 def _shown(error: str) -> str:
     """Return an error of the library as clients may see it: it repeats the whole grammar."""
     text = error.replace("<non-verbose/>", "").strip()
+    if text == "NoExtensionBias":
+        return "it allows no text that could follow"
     return text if len(text) <= _ERROR_CHARACTERS else text[:_ERROR_CHARACTERS] + " ..."
 
 

@@ -28,7 +28,7 @@ class Pulse:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._send = send
-        self._every_seconds = every_seconds
+        self._every_seconds = min(every_seconds, threading.TIMEOUT_MAX)
         self._clock = clock
         self._step_began: float | None = None
         self._is_over = threading.Event()

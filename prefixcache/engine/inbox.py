@@ -10,7 +10,8 @@ from collections.abc import Callable
 from prefixcache.wire import Submit, ToWorker
 
 INBOX_BYTES = 8 * 2**20
-_MESSAGE_BYTES = 256  # what a message weighs beside its prompt
+_MESSAGE_BYTES = 256  # what a message weighs beside what clients can make long
+_NUMBER_BYTES = 32  # a token id, alone or with a bias
 _QUIET_SECONDS = 0.02  # so long without a frame, and what was sent has been read
 _LONGEST_TAKE_SECONDS = 0.25
 
@@ -70,6 +71,14 @@ class Inbox:
 
 
 def _weight(message: ToWorker) -> int:
-    if isinstance(message, Submit):
-        return _MESSAGE_BYTES + len(message.request.token_ids)
-    return _MESSAGE_BYTES
+    if not isinstance(message, Submit):
+        return _MESSAGE_BYTES
+    sampling = message.request.sampling
+    n_numbers = len(sampling.logit_bias) + len(sampling.stop_token_ids)
+    texts = (*sampling.stop, "" if sampling.grammar is None else sampling.grammar.text)
+    return (
+        _MESSAGE_BYTES
+        + len(message.request.token_ids)
+        + _NUMBER_BYTES * n_numbers
+        + sum(map(len, texts))
+    )

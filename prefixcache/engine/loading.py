@@ -111,6 +111,7 @@ def prepare_model(
         weights=kind or str(paged.dtype).removeprefix("torch."),
         device=str(paged.device),
         load_id=secrets.token_hex(8),
+        max_grammar_bytes=config.max_grammar_bytes,
     )
     return LoadedModel(paged, store, tokenizer, info)
 

@@ -7,6 +7,8 @@ import math
 from prefixcache.index import TOKEN_BYTES
 from prefixcache.types import FailureKind, GenerationRequest, Grammar, ModelInfo, SamplingParams
 
+MOST_ADDED = 1e6  # to a logit: far more than any of a model's, and finite in float32
+
 Rule = tuple[str, bool, str]  # a setting, whether it is as it must be, and how that is
 
 
@@ -93,10 +95,12 @@ def _filter_rules(sampling: SamplingParams) -> tuple[Rule, ...]:
 
 def _logit_rules(sampling: SamplingParams) -> tuple[Rule, ...]:
     repetition = sampling.repetition_penalty
-    is_finite = all(math.isfinite(bias) for _, bias in sampling.logit_bias)
+    presence, frequency = abs(sampling.presence_penalty), abs(sampling.frequency_penalty)
+    are_biases = all(abs(bias) <= MOST_ADDED for _, bias in sampling.logit_bias)
+    added = f"from -{MOST_ADDED:g} to {MOST_ADDED:g}"
     return (
-        ("repetition_penalty", math.isfinite(repetition) and repetition > 0, "finite and above 0"),
-        ("presence_penalty", math.isfinite(sampling.presence_penalty), "finite"),
-        ("frequency_penalty", math.isfinite(sampling.frequency_penalty), "finite"),
-        ("logit_bias", is_finite, "finite"),
+        ("repetition_penalty", 0.01 <= repetition <= 100, "from 0.01 to 100"),
+        ("presence_penalty", presence <= MOST_ADDED, added),
+        ("frequency_penalty", frequency <= MOST_ADDED, added),
+        ("logit_bias", are_biases, added),
     )

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
+from prefixcache.engine.sequence import Sequence
 from prefixcache.types import FailureKind, FinishReason
 from tests.support.models import Bench, prompt_ids
 
@@ -101,3 +104,13 @@ def test_a_deadline_that_is_no_time_is_refused(seconds: float) -> None:
     bench.submit("r", [1, 2], 1, deadline_seconds=seconds)
     bench.drain()
     assert bench.answers["r"].failed.kind is FailureKind.INVALID
+
+
+def test_requests_that_have_ended_are_forgotten(clock: Clock) -> None:
+    """However far off their deadlines are, requests that are over take no memory."""
+    bench = Bench(max_queue_seconds=1e9, clock=clock)
+    for number in range(300):
+        bench.submit(f"r{number}", prompt_ids(5), 1, deadline_seconds=1e9)
+        bench.drain()
+    gc.collect()
+    assert sum(type(each) is Sequence for each in gc.get_objects()) < 100

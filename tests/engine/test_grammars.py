@@ -175,6 +175,20 @@ def test_a_bad_grammar_fails_alone_with_its_reason(
     assert bench.n_held == 0
 
 
+def test_an_expression_that_holds_up_everybody_is_refused(bench: Bench) -> None:
+    """One that takes a good part of a second to be followed ends its own answer instead."""
+    long, usual = (Grammar(GrammarKind.REGEX, f"a{{{n}}}") for n in (150_000, 30_000))
+    assert bench.run(prompt_ids(9), 4, grammar=long).failed.kind is FailureKind.INVALID
+    assert bench.run(prompt_ids(9), 4, grammar=usual).text == "aaaa"
+
+
+def test_a_schema_that_no_text_follows_says_so(bench: Bench) -> None:
+    """What refers to itself and to nothing else allows no answer; the error is for people."""
+    failed = bench.run(prompt_ids(9), 4, grammar=schema({"$ref": "#"})).failed
+    assert failed.kind is FailureKind.INVALID
+    assert "no text" in failed.message
+
+
 def test_a_long_chain_of_references_does_not_break_the_process(bench: Bench) -> None:
     """The longest chain that fits a request is compiled or refused; the engine lives on."""
     n = 2180
@@ -252,6 +266,72 @@ def test_compiling_has_a_time_limit(tokenizer: Tokenizer, gate: Gate) -> None:
     ending = bench.answers["slow"].ending
     assert isinstance(ending, Failed)
     assert "within 5 seconds" in ending.message
+
+
+@pytest.mark.parametrize(
+    ("limits", "kind"),
+    [
+        ({"deadline_seconds": 3.0}, FailureKind.DEADLINE),
+        ({}, FailureKind.QUEUE_TIMEOUT),
+    ],
+)
+def test_time_passes_while_a_grammar_is_compiled(
+    tokenizer: Tokenizer, gate: Gate, limits: dict[str, Any], kind: FailureKind
+) -> None:
+    """Deadline and longest wait count from when the engine takes a request, not from later."""
+    now = [0.0]
+    bench = Bench(tokenizer=tokenizer, max_queue_seconds=4.0, clock=lambda: now[0])
+    grammar = Grammar(GrammarKind.REGEX, "a")
+    bench.submit("slow", prompt_ids(9), 4, grammar=grammar, **limits)
+    bench.step()
+    assert bench.answers["slow"].ending is None
+    now[0] = 4.0
+    bench.step()
+    assert bench.answers["slow"].failed.kind is kind
+    assert not bench.engine.has_work
+
+
+def test_a_grammar_that_nobody_waits_for_is_not_compiled(bench: Bench, gate: Gate) -> None:
+    """Whoever submits and cancels takes no thread and no time from the grammars of others."""
+    n_threads = threading.active_count()
+    for number in range(40):
+        bench.submit(
+            f"r{number}", prompt_ids(9), 4, grammar=Grammar(GrammarKind.REGEX, f"{number}")
+        )
+    assert threading.active_count() <= n_threads + 2
+    for number in range(40):
+        bench.engine.cancel(RequestId(f"r{number}"))
+    bench.submit("last", prompt_ids(9), 4, grammar=Grammar(GrammarKind.REGEX, "last"))
+    gate.open.set()
+    bench.drain()
+    assert "as the test says" in bench.answers["last"].failed.message
+    assert gate.n_compiled <= 3
+
+
+def test_a_grammar_that_somebody_else_waits_for_is_compiled(bench: Bench, gate: Gate) -> None:
+    """Cancelling one of two requests with one grammar changes nothing for the other."""
+    for number in range(3):  # the third waits for its turn
+        grammar = Grammar(GrammarKind.REGEX, f"{number}")
+        bench.submit(f"a{number}", prompt_ids(9), 4, grammar=grammar)
+        bench.submit(f"b{number}", prompt_ids(9), 4, grammar=grammar)
+    bench.engine.cancel(RequestId("a2"))
+    gate.open.set()
+    bench.drain()
+    assert "as the test says" in bench.answers["b2"].failed.message
+
+
+def test_requests_that_compile_count_as_waiting(tokenizer: Tokenizer, gate: Gate) -> None:
+    """The queue's limit holds for them too, and they make room when they are cancelled."""
+    bench = Bench(tokenizer=tokenizer, max_waiting_requests=2)
+    grammar = Grammar(GrammarKind.REGEX, "a")
+    for name in "abc":
+        bench.submit(name, prompt_ids(9), 4, grammar=grammar)
+    bench.step()
+    assert bench.answers["c"].failed.kind is FailureKind.OVERLOADED
+    bench.engine.cancel(RequestId("a"))
+    bench.submit("d", prompt_ids(9), 4)
+    bench.step_until(lambda: bench.answers["d"].ending)
+    assert len(bench.answers["d"].token_ids) == 4
 
 
 def test_each_grammar_is_compiled_once(tokenizer: Tokenizer) -> None:

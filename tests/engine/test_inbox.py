@@ -6,8 +6,16 @@ import threading
 import time
 
 from prefixcache.engine.inbox import Inbox
-from prefixcache.types import RequestId
-from prefixcache.wire import Cancel, ToWorker
+from prefixcache.types import (
+    GenerationRequest,
+    Grammar,
+    GrammarKind,
+    RequestId,
+    SamplingParams,
+)
+from prefixcache.wire import Cancel, Submit, ToWorker
+
+R = RequestId("r")
 
 
 def cancel(number: int) -> Cancel:
@@ -38,3 +46,17 @@ def test_a_message_larger_than_the_inbox_has_room_when_it_is_alone() -> None:
     assert not putting.is_alive()
     inbox.take_into(taken.append)
     assert taken == [cancel(1), cancel(2)]
+
+
+def test_whatever_clients_can_make_long_counts() -> None:
+    """A grammar, stop strings and biases weigh what they hold, as a prompt does."""
+    for fields in (
+        {"grammar": Grammar(GrammarKind.REGEX, "a" * 10_000)},
+        {"stop": ("a" * 10_000,)},
+        {"logit_bias": tuple((token, 1.0) for token in range(1000))},
+        {"stop_token_ids": tuple(range(2000))},
+    ):
+        inbox = Inbox()
+        sampling = SamplingParams(**fields)
+        inbox.put(Submit(GenerationRequest(request_id=R, token_ids=b"", sampling=sampling)))
+        assert inbox.n_bytes > 8000

@@ -171,6 +171,7 @@ async def test_no_value_of_any_field_is_our_fault(gateway: Gateway) -> None:
         ("presence_penalty", 2.1),
         ("frequency_penalty", -2.1),
         ("repetition_penalty", 0),
+        ("repetition_penalty", 1e-320),
         ("repetition_penalty", 10**9),
         ("min_p", 1.1),
         ("min_p", -0.1),
@@ -326,6 +327,8 @@ async def test_max_tokens_is_cut_to_what_fits(folder: Path, max_tokens: int) -> 
         ({"max_completion_tokens": 3, "max_tokens": 5}, 3),
         ({"max_completion_tokens": 5, "max_tokens": 3}, 5),
         ({"max_completion_tokens": 3, "max_tokens": None}, 3),
+        ({"max_completion_tokens": 3, "max_tokens": 0}, 3),
+        ({"max_completion_tokens": 5, "max_tokens": 3, "min_tokens": 4}, 5),
         ({"max_completion_tokens": None, "max_tokens": 3}, 3),
     ],
 )
@@ -337,6 +340,13 @@ async def test_the_newer_limit_wins(
     status, reply = await gateway.post(CHAT, body)
     usage: Any = reply["usage"]
     assert (status, usage["completion_tokens"]) == (200, n_tokens)
+
+
+async def test_min_tokens_is_held_against_the_limit_that_counts(gateway: Gateway) -> None:
+    """More than the newer limit allows is refused, whatever the older one says."""
+    limits = {"max_completion_tokens": 3, "max_tokens": 9, "min_tokens": 4}
+    status, reply = await gateway.post(CHAT, {**CHAT_BODY, **limits})
+    assert (status, error_of(reply)["param"]) == (400, "min_tokens")
 
 
 async def test_defaults_are_openais(folder: Path) -> None:

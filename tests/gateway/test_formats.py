@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any, Literal
 
 import openai
@@ -14,8 +15,11 @@ from pydantic import BaseModel
 
 from gateway.backends.local import LocalBackend
 from prefixcache.config import EngineConfig
+from prefixcache.types import FinishReason
 from tests.support.gateways import MODEL, Gateway, running_gateway
 from tests.support.models import write_tiny_model
+from tests.support.scripted import ScriptedBackend
+from tests.support.tokenizers import write_chat_tokenizer
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 MESSAGES: Any = [{"role": "user", "content": "hello"}]
@@ -124,6 +128,8 @@ async def test_other_servers_fields(gateway: Gateway, fields: dict[str, Any], pa
         ({"response_format": {"type": "json_schema", "json_schema": {}}}, "name"),
         ({"guided_regex": "("}, "unclosed"),
         ({"guided_regex": "a" * 100_000}, "bytes"),
+        ({"guided_json": "{"}, "guided_json"),
+        ({"guided_json": "[1]"}, "guided_json"),
         ({"guided_choice": []}, "guided_choice"),
         ({"guided_choice": [""]}, "guided_choice"),
         ({"structured_outputs": {"xml": "x"}}, "xml"),
@@ -137,8 +143,19 @@ async def test_a_wrong_format_is_a_400(
     gateway: Gateway, fields: dict[str, Any], reason: str, stream: bool
 ) -> None:
     """What cannot be followed is refused with the reason, before any output."""
-    with pytest.raises(openai.BadRequestError, match=re.escape(reason)):
+    with pytest.raises(openai.BadRequestError, match=re.escape(reason)) as raised:
         await chat(gateway, extra_body=fields, stream=stream)
+    assert any((raised.value.param or "").startswith(field) for field in fields)
+
+
+async def test_a_grammar_that_is_too_long_never_leaves_the_gateway(tmp_path: Path) -> None:
+    """It is refused before every choice of every prompt would carry it to the engine."""
+    write_chat_tokenizer(tmp_path)
+    backend = ScriptedBackend(tmp_path, [["x", FinishReason.STOP]])
+    async with running_gateway(backend) as running:
+        with pytest.raises(openai.BadRequestError, match="bytes") as raised:
+            await chat(running, n=8, extra_body={"guided_regex": "a" * 2**20})
+    assert raised.value.param == "guided_regex"
 
 
 async def test_what_is_not_strict_may_have_unknown_keywords(gateway: Gateway) -> None:

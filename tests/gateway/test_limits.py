@@ -208,3 +208,17 @@ async def attempt(gateway: Gateway, body: bytes, *, patience_seconds: float) -> 
     writer.write(head.encode() + body)
     await asyncio.sleep(patience_seconds)
     writer.transport.abort()
+
+
+@pytest.mark.parametrize("place", ["guided_json", "tools"])
+async def test_no_depth_of_nesting_is_a_fault_of_ours(gateway: Gateway, place: str) -> None:
+    """Just below what can be read, what cannot be written again is a 400 as well."""
+    head = json.dumps(BODY)[:-1]
+    for depth in range(960, 1000, 2):
+        value = '{"a":' * depth + "1" + "}" * depth
+        if place == "tools":
+            tool = f'{{"type":"function","function":{{"name":"f","parameters":{value}}}}}'
+            value = f'[{tool}],"tool_choice":"required"'
+        data = f'{head},"{place}":{value}}}'
+        async with gateway.http.post(gateway.url + CHAT, data=data) as response:
+            assert response.status in (200, 400), depth

@@ -314,3 +314,10 @@ async def test_tools_in_another_key_order_make_the_same_prompt(
         for tool in (WEATHER, turned):
             await chat(gateway, tools=[tool])
     assert len({request.token_ids for request in backend.requests}) == n_prompts
+
+
+async def test_a_schema_that_is_no_json_beside_tools_is_a_400(gateway: Gateway) -> None:
+    """Tools and a format are put together; what is wrong with the format still has its name."""
+    with pytest.raises(openai.BadRequestError) as raised:
+        await chat(gateway, tools=[CLOCK], extra_body={"guided_json": "no schema"})
+    assert raised.value.param == "guided_json"

@@ -107,6 +107,9 @@ MALFORMED = [
     "",
     '{"name": "f", "arguments": "[1"}',
     '{"a": ' * 3000 + "1" + "}" * 3000,
+    '{"name": "f", "arguments": {"a": "\\ud83d"}}',  # half a pair: no JSON reply can hold it
+    '{"name": "f\\udc00", "arguments": {}}',
+    '{"name": "f", "arguments": {"a": 1e999}}',
 ]
 
 

@@ -118,30 +118,31 @@ class CallReader:
 
 
 def _text(quoted: str) -> str | None:
-    """Return a text written in JSON, or None when it is malformed or empty."""
+    """Return a text written in JSON, or None when it is malformed, empty or not to be sent."""
     try:
-        return str(json.loads(quoted)) or None
+        text = str(json.loads(quoted))
+        text.encode()
     except ValueError:
         return None
+    return text or None
 
 
 def _parsed(raw: str) -> tuple[str, str] | None:
     """Return name and arguments (a JSON object) of a call, or None when it is none."""
     try:
         value = json.loads(raw, parse_constant=_refuse)
+        if not isinstance(value, dict):
+            return None
+        name, arguments = value.get("name"), value.get("arguments", value.get("parameters", {}))
+        if isinstance(arguments, str):  # some models write the object as a text
+            arguments = json.loads(arguments, parse_constant=_refuse)
+        if not isinstance(name, str) or not name or not isinstance(arguments, dict):
+            return None
+        written = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+        (name + written).encode()  # half a surrogate pair can be escaped, and not be sent
     except (ValueError, RecursionError):
         return None
-    if not isinstance(value, dict) or not isinstance(value.get("name"), str) or not value["name"]:
-        return None
-    arguments = value.get("arguments", value.get("parameters", {}))
-    if isinstance(arguments, str):  # some models write the object as a text
-        try:
-            arguments = json.loads(arguments, parse_constant=_refuse)
-        except (ValueError, RecursionError):
-            return None
-    if not isinstance(arguments, dict):
-        return None
-    return value["name"], json.dumps(arguments, ensure_ascii=False)
+    return name, written
 
 
 def _refuse(constant: str) -> None:
