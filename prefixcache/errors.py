@@ -119,12 +119,14 @@ class ModelError(EngineError):
 class UnsupportedModelError(ModelError):
     """The model's architecture cannot work with a paged prefix cache."""
 
-    def __init__(self, architecture: str, reason: str) -> None:
-        super().__init__(architecture, reason)
+    def __init__(self, architecture: str, reason: str, served: tuple[str, ...] = ()) -> None:
+        super().__init__(architecture, reason, served)
         self.architecture, self.reason = architecture, reason
+        self.served = served  # families that can be, where another model is the way out
 
     def __str__(self) -> str:
-        return f"{self.architecture} cannot be served: {self.reason}"
+        others = f"; these families can be: {', '.join(self.served)}" if self.served else ""
+        return f"{self.architecture} cannot be served: {self.reason}{others}"
 
 
 class GrammarError(EngineError):

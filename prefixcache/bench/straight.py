@@ -22,9 +22,10 @@ class StraightStep:
         self, config: EngineConfig, *, env: Mapping[str, str], report: Callable[[str], None]
     ) -> None:
         self._loaded = load_model(config, env=env, report=report)
-        self._tables = tuple(
-            [Span(BlockId(0), self._loaded.store.n_blocks)]
-            for _ in self._loaded.store.layout.groups
+        pools = self._loaded.store.pools
+        self._tables = tuple(  # a pool of a window's size is gone round again and again
+            [Span(BlockId(0), n_blocks)] * -(-pools.n_blocks // n_blocks)
+            for n_blocks in pools.group_blocks
         )
         self._sampler = Sampler(SamplingParams())
 

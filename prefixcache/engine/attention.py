@@ -36,6 +36,8 @@ def paged_attention(
     scaling: float | None = None,
     dropout: float = 0.0,
     sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
     **extras: object,
 ) -> tuple[Tensor, None]:
     """Attend from the packed rows of a step to what each of them may see.
@@ -49,6 +51,8 @@ def paged_attention(
         scaling: of the scores; None: key_dim ** -0.5.
         dropout: unused; models serve in evaluation mode.
         sliding_window: unused; the probe at load has put it into the layer's group.
+        softcap: of the scores, before masks; see `Scores`.
+        s_aux: [heads], a sink for each: one more score that every row has, with no value.
         extras: what else the model passes; anything that would change scores is refused.
 
     Returns:
@@ -60,9 +64,12 @@ def paged_attention(
     _refuse_unknown(extras)
     layer = module.layer_idx
     assert isinstance(layer, int)
-    scores = Scores(scale=query.shape[-1] ** -0.5 if scaling is None else scaling)
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    scores = Scores(scale, softcap)
     call = _Call(query[0], key[0], value[0], *step.store.layer(layer), scores)
-    output, _ = call.attend(step.groups[step.store.group_of(layer)].parts)
+    output, lse = call.attend(step.groups[step.store.group_of(layer)].parts)
+    if s_aux is not None:
+        output = call.with_sinks(output, lse, s_aux)
     return call.unfolded(output), None
 
 
@@ -115,6 +122,14 @@ class _Call:
             rows = self._rows(part)
             merge_into(output[:, rows], lse[:, rows], *self._part(part))
         return output, lse
+
+    def with_sinks(self, output: Tensor, lse: Tensor, sinks: Tensor) -> Tensor:
+        """Return what is left of an output where each head has one more score and no value for it.
+
+        `sinks`: [heads]. A sink is one more log-sum-exp, whose output is nothing.
+        """
+        folded = sinks.float().view(self.kv_heads, self.group).repeat(1, self.n_rows)
+        return output * torch.sigmoid(lse - folded).unsqueeze(-1)
 
     def _nothing(self) -> tuple[Tensor, Tensor]:
         """Return what stands before the first part is merged."""

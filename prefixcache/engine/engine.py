@@ -17,6 +17,7 @@ from prefixcache.engine.compiling import CompilingRequests, GrammarCompiler, Mod
 from prefixcache.engine.counters import Counters
 from prefixcache.engine.deadlines import Deadlines, overdue_message
 from prefixcache.engine.deferred import Cancels
+from prefixcache.engine.index_groups import IndexGroups
 from prefixcache.engine.loading import LoadedModel, load_model, prepare_model
 from prefixcache.engine.runner import Runner
 from prefixcache.engine.sampling import Sampler
@@ -24,6 +25,7 @@ from prefixcache.engine.scheduler import Scheduler
 from prefixcache.engine.sequence import Sequence
 from prefixcache.engine.shares import Share
 from prefixcache.engine.validation import request_refusal
+from prefixcache.engine.window_room import WindowRoom
 from prefixcache.errors import ConfigError, EngineError, RequestTooLargeError
 from prefixcache.index import TOKEN_BYTES, BlockCopy, Namespace, PrefixCache, unpack
 from prefixcache.index.policies import PolicyOptions, make_policy
@@ -63,8 +65,11 @@ class Engine:
         self._store = loaded.store
         self._tokenizer = loaded.tokenizer
         self.info: ModelInfo = loaded.info
+        groups = IndexGroups.of(loaded.store)
+        self._whole_group = groups.whole
         self.cache = PrefixCache(
-            pool_blocks=[loaded.store.n_blocks] * len(loaded.store.layout.groups),
+            pool_blocks=groups.pool_blocks,
+            windows=groups.windows,
             block_size_tokens=config.block_size_tokens,
             growth_blocks=config.growth_blocks,
             token_exact_reuse=config.token_exact_reuse,
@@ -81,7 +86,8 @@ class Engine:
             max_tokens=config.max_step_tokens,
             first_tokens=FIRST_STEP_TOKENS.get(device, FIRST_STEP_TOKENS_ELSEWHERE),
         )
-        self._scheduler = Scheduler(self.cache, config, budget)
+        windows = WindowRoom(self.cache, groups, self._store)
+        self._scheduler = Scheduler(self.cache, config, budget, windows)
         self._config = config
         self._clock = clock
         grammars = None if self._tokenizer is None else ModelGrammars(self._tokenizer, self.info)
@@ -213,7 +219,7 @@ class Engine:
     def stats(self) -> EngineStats:
         """Return counters since the start and gauges of now."""
         return EngineStats(
-            pool=self.cache.counts(),
+            pool=self.cache.counts(self._whole_group),
             running=len(self._scheduler.running),
             waiting=len(self._scheduler.waiting),
             steps_total=self._counters.steps,

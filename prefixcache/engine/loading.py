@@ -18,8 +18,9 @@ from prefixcache.engine.resolve import resolve_model, serving_folder
 from prefixcache.engine.resources import kv_memory_bytes, usable_device, use_threads
 from prefixcache.engine.selfcheck import N_TOKENS, check_model
 from prefixcache.engine.weights import WeightKind, choose_kind, load_dtype, pack_model
+from prefixcache.engine.window_room import CHUNK_TOKENS
 from prefixcache.errors import ConfigError, ModelError
-from prefixcache.kv import KVLayout, KVStore
+from prefixcache.kv import KVLayout, KVPools, KVStore
 from prefixcache.text import Tokenizer
 from prefixcache.types import ModelInfo
 
@@ -94,18 +95,18 @@ def prepare_model(
     """
     paged = PagedModel(model)
     layout = paged.layout(config.block_size_tokens)
-    n_blocks = _pool_blocks(layout, config, paged.device)
-    store = KVStore(layout, n_blocks, paged.device)
+    pools = _pools(model, layout, config, paged.device)
+    store = KVStore(layout, pools, paged.device)
     kind = None if keeps_modules else _pack(paged, store, config, report)
     check_model(paged, store, weights=kind)
     info = ModelInfo(
         name=name,
         folder=str(folder or ""),
         vocab_size=paged.vocab_size,
-        max_model_tokens=_max_tokens(model, config, n_blocks),
+        max_model_tokens=_max_tokens(model, config, pools.n_blocks),
         eos_token_ids=_eos_token_ids(model),
         kv_bytes_per_token=layout.bytes_per_token,
-        pool_blocks=n_blocks,
+        pool_blocks=pools.n_blocks,
         block_size_tokens=config.block_size_tokens,
         dtype=str(paged.dtype).removeprefix("torch."),
         weights=kind or str(paged.dtype).removeprefix("torch."),
@@ -133,23 +134,35 @@ def _short_name(model: str) -> str:
     return path.resolve().stem if path.is_file() else path.resolve().name
 
 
-def _pool_blocks(layout: KVLayout, config: EngineConfig, device: torch.device) -> int:
+def _pools(
+    model: PreTrainedModel, layout: KVLayout, config: EngineConfig, device: torch.device
+) -> KVPools:
     memory_bytes = kv_memory_bytes(config.kv_memory_bytes, device)
-    n_blocks = layout.blocks_within(memory_bytes)
     least = -(-N_TOKENS // config.block_size_tokens) + 1
-    if n_blocks < least:
+    pools = layout.pools_within(
+        memory_bytes,
+        longest_tokens=min(_length_limits(model, config), default=None),
+        chunk_tokens=min(CHUNK_TOKENS, config.max_step_tokens),
+        least_blocks=least,
+    )
+    if pools.n_blocks < least:
         block_bytes = layout.bytes_per_token * config.block_size_tokens
-        reason = f"holds {n_blocks} blocks of {block_bytes} bytes; at least {least} are needed"
+        reason = (
+            f"holds {pools.n_blocks} blocks of {block_bytes} bytes; at least {least} are needed"
+        )
         raise ConfigError("kv_memory_bytes", memory_bytes, reason)
-    return n_blocks
+    return pools
+
+
+def _length_limits(model: PreTrainedModel, config: EngineConfig) -> list[int]:
+    """Return how long a sequence may be by the model's word and by the setting."""
+    own = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    return [int(limit) for limit in (own, config.max_model_tokens) if limit is not None]
 
 
 def _max_tokens(model: PreTrainedModel, config: EngineConfig, n_blocks: int) -> int:
     """Return the longest sequence: the model's, the setting's and the pool's limit."""
-    limits = [n_blocks * config.block_size_tokens]
-    own = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    limits.extend(limit for limit in (own, config.max_model_tokens) if limit is not None)
-    return int(min(limits))
+    return min(n_blocks * config.block_size_tokens, *_length_limits(model, config))
 
 
 def _eos_token_ids(model: PreTrainedModel) -> tuple[int, ...]:

@@ -10,9 +10,10 @@ from torch import Tensor
 from transformers import AttentionInterface, PreTrainedModel
 
 from prefixcache.engine.attention import NAME, paged_attention
+from prefixcache.engine.families import unsupported
 from prefixcache.engine.paged_cache import PagedCache
 from prefixcache.engine.plan import Step
-from prefixcache.errors import UnsupportedModelError
+from prefixcache.errors import EngineError
 from prefixcache.kv import KVLayout, LayerGroup
 
 PROBE = "prefixcache_probe"
@@ -39,6 +40,9 @@ class PagedModel:
         Raises:
             UnsupportedModelError: its positions or its attention cannot be cached.
         """
+        if model.config.is_encoder_decoder:
+            reason = "it is an encoder-decoder, whose answers attend to an encoder's text"
+            raise unsupported(type(model).__name__, reason)
         AttentionInterface.register(NAME, paged_attention)
         AttentionInterface.register(PROBE, _probe_attention)
         self.model = model.eval()
@@ -82,12 +86,29 @@ class PagedModel:
             self.use_attention(NAME)
         return logits
 
-    @torch.inference_mode()
     def layout(self, block_size_tokens: int) -> KVLayout:
         """Find out what each layer stores, by feeding one token and looking.
 
         Raises:
             UnsupportedModelError: some layer keeps no keys and values, or a state instead.
+        """
+        shapes = self.layer_shapes()
+        self._refuse_unseen_windows(shapes)
+        n_layers = int(self.model.config.get_text_config().num_hidden_layers)
+        if sorted(shapes) != list(range(n_layers)):
+            reason = (
+                f"{len(shapes)} of its {n_layers} layers keep keys and values per position;"
+                " recurrent and cross-attention layers are not supported"
+            )
+            raise unsupported(self.architecture, reason)
+        return KVLayout(_groups(shapes), block_size_tokens, self.dtype)
+
+    @torch.inference_mode()
+    def layer_shapes(self) -> dict[int, LayerShape]:
+        """Return what each layer stores and looks at, by index, where it goes through a cache.
+
+        Raises:
+            UnsupportedModelError: it fails with a cache that it is given.
         """
         probe = _ProbeCache()
         self.use_attention(PROBE)
@@ -100,19 +121,10 @@ class PagedModel:
                 **{self._cache_name: probe},
             )
         except Exception as error:  # the edge to a model's own code
-            reason = f"its layers do not write through a key/value cache ({error})"
-            raise UnsupportedModelError(self.architecture, reason) from error
+            raise unsupported(self.architecture, _why(self.model, error)) from error
         finally:
             self.use_attention(NAME)
-        self._refuse_unseen_windows(probe.shapes)
-        n_layers = int(self.model.config.get_text_config().num_hidden_layers)
-        if sorted(probe.shapes) != list(range(n_layers)):
-            reason = (
-                f"{len(probe.shapes)} of its {n_layers} layers keep keys and values per position;"
-                " recurrent and cross-attention layers are not supported"
-            )
-            raise UnsupportedModelError(self.architecture, reason)
-        return KVLayout(_groups(probe.shapes), block_size_tokens, self.dtype)
+        return probe.shapes
 
     def _refuse_unseen_windows(self, shapes: dict[int, LayerShape]) -> None:
         """Refuse a model whose window stands in its masks alone: paged attention has none."""
@@ -121,13 +133,13 @@ class PagedModel:
         for layer, shape in shapes.items():
             if layer < len(kinds) and kinds[layer] in MASKED_KINDS and shape.window is None:
                 reason = f"the sliding window of layer {layer} does not reach its attention call"
-                raise UnsupportedModelError(self.architecture, reason)
+                raise unsupported(self.architecture, reason)
         window = getattr(config, "sliding_window", None)
         is_wide = window is None or window >= getattr(config, "max_position_embeddings", window)
         is_off = is_wide or getattr(config, "use_sliding_window", None) is False
         if not (kinds or is_off or any(shape.window for shape in shapes.values())):
             reason = f"its sliding window of {window} does not reach its attention calls"
-            raise UnsupportedModelError(self.architecture, reason)
+            raise unsupported(self.architecture, reason)
 
 
 class _ProbeCache:
@@ -143,24 +155,41 @@ class _ProbeCache:
         self.kv[layer_idx] = (key.shape[1], key.shape[3], value.shape[3])
         return key, value
 
+    def get_seq_length(self, *_: object) -> int:
+        """Return 0; see `PagedCache`."""
+        return 0
+
 
 def _probe_attention(
     module: torch.nn.Module,
     query: Tensor,
-    _key: Tensor,
+    key: Tensor,
     value: Tensor,
-    _mask: Tensor | None,
+    attention_mask: Tensor | None,
     *,
-    probe: _ProbeCache,
+    probe: _ProbeCache | None = None,
     sliding_window: int | None = None,
     **_: object,
 ) -> tuple[Tensor, None]:
     """Attention of a single first token: it sees its own value alone."""
+    if probe is None:
+        raise EngineError("keyword arguments do not reach its attention calls")
     layer = module.layer_idx
     assert isinstance(layer, int)
+    if probe.kv.get(layer) != (key.shape[1], key.shape[3], value.shape[3]):
+        raise EngineError(f"layer {layer} attends to other keys and values than its cache keeps")
     probe.shapes[layer] = LayerShape(*probe.kv[layer], window=sliding_window)
     wide = value.repeat_interleave(query.shape[1] // value.shape[1], dim=1)
     return wide.transpose(1, 2), None
+
+
+def _why(model: PreTrainedModel, error: Exception) -> str:
+    """Return why a model failed with a cache that knows keys and values alone."""
+    if isinstance(error, AttributeError) and "_state" in str(error):
+        return "its layers keep a recurrent state, of which requests cannot share a part"
+    if not model._can_set_attn_implementation():
+        return "its attention is code of its own, not called through transformers' interface"
+    return f"it cannot run with a paged key/value cache: {error}"
 
 
 def _groups(shapes: dict[int, LayerShape]) -> tuple[LayerGroup, ...]:
@@ -179,7 +208,7 @@ def _cache_argument(model: PreTrainedModel) -> str:
     for name in ("cache", "past_key_values"):
         if name in names:
             return name
-    raise UnsupportedModelError(type(model).__name__, "its forward takes no key/value cache")
+    raise unsupported(type(model).__name__, "its forward takes no key/value cache")
 
 
 def _refuse_moving_positions(model: PreTrainedModel) -> None:
@@ -191,4 +220,4 @@ def _refuse_moving_positions(model: PreTrainedModel) -> None:
         kind = parameters.get("rope_type", "default")
         if kind in MOVING_ROPES:
             reason = f"its rotary angles ({kind}) change with the length of the sequence"
-            raise UnsupportedModelError(type(model).__name__, reason)
+            raise unsupported(type(model).__name__, reason)

@@ -19,13 +19,15 @@ from prefixcache.types import Span
 class Chunk:
     """Consecutive tokens of one sequence, to be fed to the model.
 
-    `tables` has, for each layer group, the runs that hold positions 0 to the chunk's end.
+    `tables` has, for each layer group, the runs that hold all positions up to the chunk's end,
+    from block `first_blocks` of the sequence on: what a window has passed may lack.
     """
 
     token_ids: Sequence[int]
     first_position: int
     tables: tuple[Sequence[Span], ...]
     n_logits: int  # the last so many tokens' logits are wanted
+    first_blocks: tuple[int, ...] = ()  # empty: every table begins at position 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ def plan_step(chunks: Sequence[Chunk], store: KVStore, device: torch.device) -> 
     Cost: O(tokens + runs + chunks ** 2) on the host, for each layer group, once a step.
     """
     tables = [
-        [joined_runs(chunk.tables[group], store.layout.block_size_tokens) for chunk in chunks]
+        [_runs(chunk, group, store) for chunk in chunks]
         for group in range(len(store.layout.groups))
     ]
     order = sharing_order(tables[_widest_group(store)])
@@ -88,6 +90,11 @@ def _plan_group(
             slots.extend(range(run.start, run.stop))
         assert len(slots) == readers[-1].stop_row, "a chunk lies beyond its own blocks"
     return GroupStep(torch.tensor(slots, device=store.device), parts_of(readers, store, group))
+
+
+def _runs(chunk: Chunk, group: int, store: KVStore) -> tuple[Run, ...]:
+    first_block = chunk.first_blocks[group] if chunk.first_blocks else 0
+    return joined_runs(chunk.tables[group], store.layout.block_size_tokens, first_block)
 
 
 def _positions(chunk: Chunk) -> range:

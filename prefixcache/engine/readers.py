@@ -52,7 +52,7 @@ class Reader:
     clear: int  # from here to clear_end every row sees everything; empty where clear is beyond
     clear_end: int
     end: int  # of what is read from the store; rows see what comes after causally, among themselves
-    runs: tuple[Run, ...]  # of positions 0 to end, neighbouring slots joined
+    runs: tuple[Run, ...]  # of all that it reads and more, neighbouring slots joined
 
     @property
     def n_rows(self) -> int:
@@ -69,10 +69,13 @@ class Reader:
         return runs_between(self.runs, first, end)
 
 
-def joined_runs(table: Sequence[Span], block_size: int) -> tuple[Run, ...]:
-    """Return a block table as runs that are as long as can be."""
+def joined_runs(table: Sequence[Span], block_size: int, first_block: int = 0) -> tuple[Run, ...]:
+    """Return a block table as runs that are as long as can be.
+
+    `first_block`: which block of the sequence the table begins with.
+    """
     runs: list[Run] = []
-    position = 0
+    position = first_block * block_size
     for span in table:
         start = span.first * block_size
         stop = start + span.n_blocks * block_size

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from prefixcache.engine.budget import StepBudget
+from prefixcache.engine.index_groups import IndexGroups
 from prefixcache.engine.model import PagedModel
 from prefixcache.engine.plan import Chunk, plan_step
 from prefixcache.engine.shares import Share
@@ -37,6 +38,7 @@ class Runner:
         self._store = store
         self._budget = budget
         self._clock = clock
+        self._groups = IndexGroups.of(store)
 
     def run(self, shares: list[Share]) -> list[Outcome]:
         """Feed the shares as one batch; where that fails, each alone."""
@@ -50,8 +52,7 @@ class Runner:
         return outcomes
 
     def _rows(self, shares: list[Share]) -> list[Outcome]:
-        n_groups = len(self._store.layout.groups)
-        chunks = [_chunk(share, n_groups) for share in shares]
+        chunks = [_chunk(share, self._groups) for share in shares]
         logits = self._model.forward(plan_step(chunks, self._store, self._model.device))
         self._await_device()
         parts = torch.split(logits, [chunk.n_logits for chunk in chunks])
@@ -76,7 +77,7 @@ def _outcome(share: Share, logits: Tensor) -> Outcome:
     return Outcome(row=logits[-1], prompt_rows=logits[:-1] if len(logits) > 1 else None)
 
 
-def _chunk(share: Share, n_groups: int) -> Chunk:
+def _chunk(share: Share, groups: IndexGroups) -> Chunk:
     """Return a share as the model is fed it."""
     sequence = share.sequence
     assert sequence.lease is not None
@@ -85,6 +86,7 @@ def _chunk(share: Share, n_groups: int) -> Chunk:
     return Chunk(
         token_ids=sequence.tokens(start, stop),
         first_position=start,
-        tables=tuple(sequence.lease.spans(group) for group in range(n_groups)),
+        tables=groups.tables(sequence.lease),
         n_logits=sequence.n_logits(stop),
+        first_blocks=groups.first_blocks(sequence.lease),
     )

@@ -11,6 +11,7 @@ from prefixcache.engine.ordering import make_order
 from prefixcache.engine.sequence import Sequence
 from prefixcache.engine.shares import PromptShares, Share
 from prefixcache.engine.waiting import Turns, WaitingQueue
+from prefixcache.engine.window_room import WindowRoom
 from prefixcache.errors import PoolExhaustedError
 from prefixcache.index import Lease, PrefixCache
 
@@ -43,8 +44,11 @@ class Scheduler:
     lets those behind it pass. It waits for who runs, never for who waits itself.
     """
 
-    def __init__(self, cache: PrefixCache, config: EngineConfig, budget: StepBudget) -> None:
+    def __init__(
+        self, cache: PrefixCache, config: EngineConfig, budget: StepBudget, windows: WindowRoom
+    ) -> None:
         self._cache = cache
+        self._windows = windows
         self._config = config
         self._budget = budget
         self._most_running = min(config.max_running_requests, config.max_step_tokens)
@@ -75,6 +79,8 @@ class Scheduler:
         if self.waiting and len(self.running) < self._most_running:
             self._admit_in_turn(schedule, prompts)
         schedule.shares += prompts.split()
+        if self._windows.is_needed:
+            self._fit_windows(schedule)
         return schedule
 
     def let_go(self, sequence: Sequence, *, keep: bool = True) -> None:
@@ -124,7 +130,7 @@ class Scheduler:
             schedule.failed.append((sequence, error))
             return False
         turns.admit(sequence)
-        sequence.lease, sequence.waiter = lease, None
+        sequence.lease = lease
         sequence.n_admitted = sequence.n_tokens
         sequence.n_computed = lease.cached_tokens
         self.running.append(sequence)
@@ -135,7 +141,8 @@ class Scheduler:
         return True
 
     def _acquire(self, sequence: Sequence) -> Lease:
-        return self._cache.acquire(
+        self._windows.require_one()
+        lease = self._cache.acquire(
             sequence.namespace,
             sequence.packed(sequence.n_tokens),
             room_tokens=int(len(sequence.output) + 1 < sequence.max_tokens),
@@ -144,6 +151,10 @@ class Scheduler:
             priority=_worth(sequence),
             waiter=sequence.waiter,
         )
+        sequence.waiter = None
+        if self._windows.is_needed:
+            self._windows.enter(lease)
+        return lease
 
     def _finds_twin(self, sequence: Sequence) -> bool:
         """Have one wait for whoever runs and reads what it begins with; False: nobody does.
@@ -212,6 +223,19 @@ class Scheduler:
                     return False
             else:
                 return True
+
+    def _fit_windows(self, schedule: Schedule) -> None:
+        """Have room for every share where windows let go; the youngest give way for the oldest."""
+        fitted = []
+        for share in schedule.shares:
+            found = None
+            while share.sequence.lease is not None and found is None:
+                found = self._windows.fitted(share)
+                if found is None:
+                    self._preempt(self._victim())
+            if found is not None:
+                fitted.append(found)
+        schedule.shares = [share for share in fitted if share.sequence.lease is not None]
 
     def _victim(self) -> Sequence:
         """Return who gives way: of the lowest priority, the youngest."""

@@ -7,14 +7,16 @@ import statistics
 
 import torch
 
+from prefixcache.engine.families import unsupported
 from prefixcache.engine.model import PagedModel
+from prefixcache.engine.narrowing import narrowed_windows
 from prefixcache.engine.plan import Chunk, plan_step
 from prefixcache.engine.weights.products import WeightKind
-from prefixcache.errors import UnsupportedModelError
 from prefixcache.kv import KVStore
 from prefixcache.types import BlockId, Span
 
 N_TOKENS = 24
+TRIED_WINDOW = 8  # wider windows are made as narrow for the check, so that it goes beyond them
 CUTS = (0, 3, 5, 7, 11, 13, 16, 17, 19, 21, 23)  # chunk starts: in a block, at its edge, single
 # Largest median distance from the model's own logits, as a share of their length. In 16 bits a
 # deep healthy model may be a tenth off, so there the check tells gross faults alone.
@@ -28,7 +30,9 @@ def check_model(model: PagedModel, store: KVStore, *, weights: WeightKind | None
     """Feed a few tokens in chunks through `store` and compare with the model's own forward.
 
     Overwrites the first blocks of the store, which must be unused. Both run with the same
-    packed weights, if any, so that what packing rounds does not count.
+    packed weights, if any, so that what packing rounds does not count, and with windows so narrow
+    that some keys lie beyond them. A model whose windows cannot be narrowed (its attention is not
+    called with what its configuration says) is tried with those that it has.
 
     Raises:
         UnsupportedModelError: the logits differ, or the model's attention asks for more
@@ -37,9 +41,10 @@ def check_model(model: PagedModel, store: KVStore, *, weights: WeightKind | None
     generator = torch.Generator().manual_seed(0)
     token_ids = torch.randint(model.vocab_size, (N_TOKENS,), generator=generator).tolist()
     try:
-        differences = _differences(model, store, token_ids)
+        with narrowed_windows(model, store, TRIED_WINDOW) as narrow:
+            differences = _differences(model, narrow, token_ids)
     except Exception as error:  # the edge to a model's own code: whatever it raises, it is refused
-        raise UnsupportedModelError(model.architecture, f"it failed its check: {error}") from error
+        raise unsupported(model.architecture, f"it failed its check: {error}") from error
     # In float32 every row must agree. In 16 bits single rows wander far, their median does not.
     is_exact = model.dtype == torch.float32 and weights not in ROUNDING_TOLERANCE
     difference = max(differences) if is_exact else statistics.median(differences)
@@ -51,7 +56,7 @@ def check_model(model: PagedModel, store: KVStore, *, weights: WeightKind | None
             f"its logits with the paged cache differ from its own by a share of"
             f" {difference:.2g} (allowed {limit:.2g})"
         )
-        raise UnsupportedModelError(model.architecture, reason)
+        raise unsupported(model.architecture, reason)
 
 
 def _differences(model: PagedModel, store: KVStore, token_ids: list[int]) -> list[float]:

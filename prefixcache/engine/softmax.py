@@ -13,15 +13,19 @@ class Scores:
     """How queries and keys become scores: all that a model can say about it stands here."""
 
     scale: float
+    softcap: float | None = None  # scores s become softcap * tanh(s / softcap), before any mask
 
     @property
     def is_plain(self) -> bool:
         """Whether a kernel that knows nothing but a scale computes them."""
-        return True
+        return self.softcap is None
 
     def of(self, query: Tensor, key: Tensor) -> Tensor:
         """Return float32 scores [..., n, k] of query [..., n, dim] and key [..., k, dim]."""
-        return torch.matmul(query.float() * self.scale, key.float().transpose(-1, -2))
+        scores = torch.matmul(query.float() * self.scale, key.float().transpose(-1, -2))
+        if self.softcap is not None:
+            scores.div_(self.softcap).tanh_().mul_(self.softcap)
+        return scores
 
 
 def softmax_attention(

@@ -1,6 +1,6 @@
 """The bytes behind block ids: layout and store."""
 
-from prefixcache.kv.layout import KVLayout, LayerGroup
+from prefixcache.kv.layout import KVLayout, KVPools, LayerGroup
 from prefixcache.kv.store import KVStore
 
-__all__ = ["KVLayout", "KVStore", "LayerGroup"]
+__all__ = ["KVLayout", "KVPools", "KVStore", "LayerGroup"]

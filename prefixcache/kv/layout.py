@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 
 import torch
+
+PROMPT_WINDOWS = 4  # a prompt so many windows long fills its share of all pools alike
+
+
+@dataclass(frozen=True, slots=True)
+class KVPools:
+    """How many blocks there are: of positions, and of each layer group.
+
+    A group with a window may have fewer than there are positions.
+    """
+
+    n_blocks: int
+    group_blocks: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +35,12 @@ class LayerGroup:
         """Return the KV bytes that one position takes in all layers of the group."""
         return len(self.layers) * self.kv_heads * (self.key_dim + self.value_dim) * itemsize
 
+    def blocks_seen(self, block_size_tokens: int) -> int | None:
+        """Return the most blocks that one query's positions lie in; None: all before it."""
+        if self.window is None:
+            return None
+        return -(-(self.window - 1) // block_size_tokens) + 1
+
 
 @dataclass(frozen=True, slots=True)
 class KVLayout:
@@ -35,6 +55,42 @@ class KVLayout:
         """KV bytes that one position takes in all groups."""
         return sum(group.bytes_per_token(self.dtype.itemsize) for group in self.groups)
 
-    def blocks_within(self, memory_bytes: int) -> int:
-        """Return how many blocks of every group fit into `memory_bytes` together."""
-        return memory_bytes // (self.bytes_per_token * self.block_size_tokens)
+    def pools_within(
+        self, memory_bytes: int, *, longest_tokens: int | None, chunk_tokens: int, least_blocks: int
+    ) -> KVPools:
+        """Divide `memory_bytes` among the groups.
+
+        A group with a window gets so much less than the others that a prompt of PROMPT_WINDOWS
+        windows fills its share of both, but room for two windows and two chunks.
+
+        Args:
+            memory_bytes: of all groups together.
+            longest_tokens: no sequence is longer; None: not known.
+            chunk_tokens: of a prompt, that a step has room for at least.
+            least_blocks: a group has no fewer, unless there are fewer positions.
+
+        Returns:
+            The most blocks that fit; as many of every group where no window is narrow enough.
+        """
+
+        def blocks(group: LayerGroup, n_blocks: int) -> int:
+            seen = group.blocks_seen(self.block_size_tokens)
+            if seen is None or group.window is None:
+                return n_blocks
+            filling = min(PROMPT_WINDOWS * group.window, longest_tokens or memory_bytes)
+            share = -(-n_blocks * seen * self.block_size_tokens // filling)
+            chunks = 2 * -(-chunk_tokens // self.block_size_tokens) + 2
+            return min(n_blocks, max(share, 2 * seen + chunks, least_blocks))
+
+        def cost(n_blocks: int) -> int:
+            itemsize, size = self.dtype.itemsize, self.block_size_tokens
+            return sum(
+                blocks(group, n_blocks) * group.bytes_per_token(itemsize) * size
+                for group in self.groups
+            )
+
+        most = 1
+        while cost(most) <= memory_bytes:
+            most *= 2
+        n_blocks = bisect_right(range(most), memory_bytes, key=cost) - 1
+        return KVPools(n_blocks, tuple(blocks(group, n_blocks) for group in self.groups))

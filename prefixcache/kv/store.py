@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from prefixcache.errors import ConfigError
-from prefixcache.kv.layout import KVLayout
+from prefixcache.kv.layout import KVLayout, KVPools
 from prefixcache.types import BlockId
 
 
@@ -24,16 +24,20 @@ class KVStore:
     once at start, so that a lack of it shows then and not in the middle of a request.
     """
 
-    def __init__(self, layout: KVLayout, n_blocks: int, device: torch.device) -> None:
-        """Take n_blocks * block_size_tokens * layout.bytes_per_token bytes on `device`.
+    def __init__(self, layout: KVLayout, pools: KVPools | int, device: torch.device) -> None:
+        """Take memory for all blocks on `device`.
+
+        `pools`: how many blocks each group has; a number: so many of every group.
 
         Raises:
             ConfigError: the memory cannot be had.
         """
+        if isinstance(pools, int):
+            pools = KVPools(pools, (pools,) * len(layout.groups))
         self.layout = layout
-        self.n_blocks = n_blocks
+        self.pools = pools
+        self.n_blocks = pools.n_blocks  # positions, in blocks
         self.device = device
-        n_slots = n_blocks * layout.block_size_tokens
         self._keys: list[Tensor] = []
         self._values: list[Tensor] = []
         self._place = {
@@ -42,7 +46,8 @@ class KVStore:
             for layer_index, layer in enumerate(group.layers)
         }
         try:
-            for group in layout.groups:
+            for group, n_blocks in zip(layout.groups, pools.group_blocks, strict=True):
+                n_slots = n_blocks * layout.block_size_tokens
                 shape = (len(group.layers), group.kv_heads, n_slots)
                 for tensors, dim in (
                     (self._keys, group.key_dim),
@@ -51,9 +56,16 @@ class KVStore:
                     room = torch.empty((*shape, dim), dtype=layout.dtype, device=device)
                     tensors.append(room.fill_(0))
         except (RuntimeError, MemoryError) as error:
-            memory_bytes = n_slots * layout.bytes_per_token
+            memory_bytes = self.memory_bytes
             reason = f"{memory_bytes} bytes could not be taken on {device}; lower it"
             raise ConfigError("kv_memory_bytes", memory_bytes, reason) from error
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes that the blocks of all groups take."""
+        itemsize, size = self.layout.dtype.itemsize, self.layout.block_size_tokens
+        sized = zip(self.layout.groups, self.pools.group_blocks, strict=True)
+        return sum(n_blocks * size * group.bytes_per_token(itemsize) for group, n_blocks in sized)
 
     def group_of(self, layer: int) -> int:
         """Return the index of the layer group that holds `layer`."""

@@ -39,6 +39,8 @@ class World:
     value_dim: int
     block_size: int
     seed: int
+    softcap: float | None = None
+    has_sinks: bool = False
 
 
 @st.composite
@@ -60,6 +62,8 @@ def worlds(draw: st.DrawFn) -> World:
         draw(st.sampled_from([KEY_DIM, 5])),
         block_size,
         draw(st.integers(0, 2**16)),
+        draw(st.sampled_from([None, None, 0.7])),
+        draw(st.booleans()),
     )
 
 
@@ -109,6 +113,7 @@ class Scene:
         self.tables = tables
         heads = world.kv_heads * world.heads_per_kv_head
         self.queries = [torch.randn(heads, each.n_new, KEY_DIM) for each in world.sequences]
+        self.sinks = torch.randn(heads) if world.has_sinks else None
 
     def slots(self, table: list[int]) -> Tensor:
         size = self.world.block_size
@@ -169,6 +174,8 @@ class Scene:
             values[None, :, slots],
             None,
             step=step,
+            softcap=self.world.softcap,
+            s_aux=self.sinks,
         )
         return [output[0, mine] for mine in rows]
 
@@ -196,5 +203,12 @@ class Scene:
         distance = row - torch.arange(len(slots))[None]
         window = self.groups[group].window
         hidden = (distance < 0) | (distance >= (window if window is not None else len(slots)))
-        scores = (query @ key.transpose(1, 2) * KEY_DIM**-0.5).masked_fill(hidden, -torch.inf)
-        return (torch.softmax(scores, -1) @ value).transpose(0, 1).float()
+        scores = query @ key.transpose(1, 2) * KEY_DIM**-0.5
+        if self.world.softcap is not None:
+            scores = torch.tanh(scores / self.world.softcap) * self.world.softcap
+        scores = scores.masked_fill(hidden, -torch.inf)
+        if self.sinks is not None:
+            sinks = self.sinks.double()[:, None, None].expand(-1, scores.shape[1], 1)
+            scores = torch.cat([scores, sinks], -1)
+        weights = torch.softmax(scores, -1)[..., : len(slots)]
+        return (weights @ value).transpose(0, 1).float()

@@ -117,7 +117,7 @@ def test_unknown_features_are_refused_by_name() -> None:
     store = KVStore(KVLayout((group,), BLOCK, torch.float32), 2, CPU)
     chunk = Chunk([1], 0, ([Span(BlockId(0), 1)],), n_logits=1)
     ones = torch.ones(1, 1, 1, DIM)
-    with pytest.raises(EngineError, match="softcap"):
+    with pytest.raises(EngineError, match="position_bias"):
         attention.paged_attention(
-            Layer(), ones, ones, ones, None, step=plan_step([chunk], store, CPU), softcap=30.0
+            Layer(), ones, ones, ones, None, step=plan_step([chunk], store, CPU), position_bias=30.0
         )

@@ -13,9 +13,9 @@ from prefixcache.errors import EngineError, TokenIdError
 from prefixcache.types import (
     SamplingParams,
 )
+from tests.support.architectures import tiny_model
 from tests.support.models import (
     prompt_ids,
-    tiny_model,
 )
 
 TWO = SamplingParams(max_tokens=2)

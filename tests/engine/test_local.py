@@ -14,7 +14,8 @@ from prefixcache.engine import CacheUse, LocalModel
 from prefixcache.errors import ConfigError, EngineError, TemplateError, TextError, TokenIdError
 from prefixcache.text import PromptEncoder
 from prefixcache.types import EngineStats, FinishReason, SamplingParams
-from tests.support.models import Bench, oracle, prompt_ids, tiny_model
+from tests.support.architectures import tiny_model
+from tests.support.models import Bench, oracle, prompt_ids
 from tests.support.tokenizers import write_chat_tokenizer
 
 CONFIG = EngineConfig(kv_memory_bytes=1 << 20, block_size_tokens=4)

@@ -6,23 +6,32 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 from transformers import (
     AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
     BloomConfig,
-    Gemma2Config,
-    GptOssConfig,
+    DeepseekV3Config,
+    FalconH1Config,
+    JambaConfig,
     LlamaConfig,
     MambaConfig,
+    MistralConfig,
+    Phi3Config,
     PhimoeConfig,
     PreTrainedModel,
+    RwkvConfig,
+    StableLmConfig,
+    T5Config,
 )
 
+from prefixcache.engine import parts, readers
 from prefixcache.engine.model import PagedModel
 from prefixcache.engine.plan import Step
 from prefixcache.engine.selfcheck import check_model
 from prefixcache.errors import UnsupportedModelError
 from prefixcache.kv import KVStore
-from tests.support.models import tiny_model
+from tests.support.architectures import tiny_model
 
 SMALL: dict[str, Any] = {
     "vocab_size": 64,
@@ -55,33 +64,88 @@ def test_layout_is_what_the_layers_keep() -> None:
     assert layout.bytes_per_token == 3 * 2 * (16 + 16) * 4
 
 
+def moving_rope(kind: str, **more: Any) -> dict[str, Any]:
+    return {"rope_parameters": {"rope_type": kind, "factor": 2.0, "rope_theta": 10000.0, **more}}
+
+
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
-        (Gemma2Config(**SMALL, head_dim=16), "softcap"),
-        (GptOssConfig(**SMALL, head_dim=16), "s_aux"),
         (
             PhimoeConfig(
                 **SMALL, num_local_experts=2, sliding_window=8, max_position_embeddings=512
             ),
             "window of 8",
         ),
-        (MambaConfig(vocab_size=64, hidden_size=32, num_hidden_layers=2), "cache"),
-        (BloomConfig(vocab_size=64, hidden_size=32, n_layer=2, n_head=2), "cache"),
+        (MambaConfig(vocab_size=64, hidden_size=32, num_hidden_layers=2), "recurrent state"),
+        (RwkvConfig(vocab_size=64, hidden_size=32, num_hidden_layers=2), "cache"),
+        (JambaConfig(**SMALL), "recurrent state"),
         (
-            LlamaConfig(
+            FalconH1Config(**SMALL, mamba_d_ssm=64, mamba_d_head=16, mamba_n_heads=4),
+            "recurrent state",
+        ),
+        (StableLmConfig(**SMALL), "keyword arguments"),
+        (BloomConfig(vocab_size=64, hidden_size=32, n_layer=2, n_head=2), "code of its own"),
+        (LlamaConfig(**SMALL, **moving_rope("dynamic")), "rotary angles"),
+        (
+            Phi3Config(
                 **SMALL,
-                rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0},
+                **moving_rope("longrope", short_factor=[1.0] * 8, long_factor=[2.0] * 8),
+                max_position_embeddings=64,
+                original_max_position_embeddings=32,
+                pad_token_id=0,
             ),
             "rotary angles",
         ),
+        (
+            DeepseekV3Config(
+                **SMALL | {"num_key_value_heads": 2},
+                q_lora_rank=16,
+                kv_lora_rank=16,
+                v_head_dim=8,
+                qk_rope_head_dim=8,
+                qk_nope_head_dim=8,
+                n_group=1,
+                topk_group=1,
+                n_routed_experts=4,
+                num_experts_per_tok=2,
+                moe_intermediate_size=16,
+            ),
+            "other keys and values",
+        ),
     ],
-    ids=["soft caps", "sinks", "window in the mask", "recurrent", "own attention", "moving rope"],
+    ids=[
+        "window in the mask",
+        "mamba",
+        "rwkv",
+        "jamba",
+        "falcon-h1",
+        "arguments dropped",
+        "own attention",
+        "moving rope",
+        "long rope",
+        "latent attention",
+    ],
 )
 def test_models_that_cannot_work_are_refused_with_a_reason(config: Any, reason: str) -> None:
-    """What paged attention cannot do is said at load, by name."""
-    with pytest.raises(UnsupportedModelError, match=reason):
+    """What paged attention cannot do is said at load, in one sentence, with what works."""
+    with pytest.raises(UnsupportedModelError, match=reason) as caught:
         serve(from_config(config))
+    assert_one_sentence(caught.value)
+
+
+def test_encoder_decoders_are_refused_with_a_reason() -> None:
+    """A model that needs an encoder's text first is told apart."""
+    config = T5Config(vocab_size=64, d_model=32, d_kv=16, d_ff=32, num_layers=2, num_heads=2)
+    with pytest.raises(UnsupportedModelError, match="encoder") as caught:
+        serve(AutoModelForSeq2SeqLM.from_config(config))
+    assert_one_sentence(caught.value)
+
+
+def assert_one_sentence(error: UnsupportedModelError) -> None:
+    text = str(error)
+    assert "\n" not in text
+    assert "; these families can be: Llama, Mistral, " in text
 
 
 def test_model_that_answers_otherwise_when_paged_is_refused() -> None:
@@ -95,3 +159,35 @@ def test_model_that_answers_otherwise_when_paged_is_refused() -> None:
     store = KVStore(paged.layout(block_size_tokens=4), 8, paged.device)
     with pytest.raises(UnsupportedModelError, match="differ"):
         check_model(paged, store)
+
+
+@pytest.mark.parametrize("window", [7, 8, 40, 4096])
+def test_check_goes_beyond_windows_of_any_width(
+    window: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A window that attention gets wrong by one position is found, however wide it is."""
+    config = MistralConfig(**SMALL, sliding_window=window, initializer_range=0.2)
+    serve(from_config(config))
+    reader = readers._reader
+
+    def off_by_one(runs: tuple[readers.Run, ...], window: int | None, *rest: int) -> readers.Reader:
+        return reader(runs, None if window is None else window + 1, *rest)
+
+    def mask(rows: Tensor, keys: Tensor, window: int | None) -> parts.Mask | None:
+        return make_mask(rows, keys, None if window is None else window + 1)
+
+    make_mask = parts._mask
+    monkeypatch.setattr(readers, "_reader", off_by_one)
+    monkeypatch.setattr(parts, "_mask", mask)
+    with pytest.raises(UnsupportedModelError, match="differ"):
+        serve(from_config(config))
+
+
+def test_windows_are_themselves_again_after_the_check() -> None:
+    """The check narrows windows for a moment; the model, its masks and the store keep theirs."""
+    paged = PagedModel(from_config(MistralConfig(**SMALL, sliding_window=40)))
+    store = KVStore(paged.layout(block_size_tokens=4), 8, paged.device)
+    check_model(paged, store)
+    assert paged.model.config.sliding_window == 40
+    assert paged.layout(block_size_tokens=4) == store.layout
+    assert {group.window for group in store.layout.groups} == {40}

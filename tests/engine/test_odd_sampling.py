@@ -16,9 +16,9 @@ from prefixcache.types import (
     RequestId,
     SamplingParams,
 )
+from tests.support.architectures import VOCAB_SIZE
 from tests.support.drawing import draw
 from tests.support.models import (
-    VOCAB_SIZE,
     Answer,
     Bench,
     prompt_ids,

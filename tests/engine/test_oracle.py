@@ -57,11 +57,15 @@ def test_partial_hit_equals_generate(bench: Bench) -> None:
 
 
 def test_hit_that_ends_inside_a_block_equals_generate(bench: Bench) -> None:
-    """A prompt that leaves a block midway reuses that block's shared tokens by copy."""
+    """A prompt that leaves a block midway reuses that block's shared tokens by copy.
+
+    Where windows let go of what they have passed, whole blocks are reused alone.
+    """
     bench.run(PROMPT, 4)
     other = [*PROMPT[:22], (PROMPT[22] + 1) % 320, *prompt_ids(7, seed=3)]
     answer = bench.run(other, 12)
-    assert answer.cached_tokens == 22
+    has_windows = bench.engine._scheduler._windows.is_needed
+    assert answer.cached_tokens == (20 if has_windows else 22)
     assert_same(bench, oracle(bench.reference, other, 12), answer.token_ids)
     again = bench.run(PROMPT, 4)
     assert_same(bench, oracle(bench.reference, PROMPT, 4), again.token_ids)

@@ -19,8 +19,8 @@ from prefixcache.engine.selfcheck import check_model
 from prefixcache.engine.softmax import Scores, softmax_attention
 from prefixcache.errors import ModelError, UnsupportedModelError
 from prefixcache.kv import KVStore
+from tests.support.architectures import tiny_model
 from tests.support.models import (
-    tiny_model,
     write_tiny_model,
 )
 

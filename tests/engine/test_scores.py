@@ -17,7 +17,8 @@ from prefixcache.types import (
     SamplingParams,
     TokenScore,
 )
-from tests.support.models import VOCAB_SIZE, Bench, prompt_ids
+from tests.support.architectures import VOCAB_SIZE
+from tests.support.models import Bench, prompt_ids
 
 
 def events_of(bench: Bench, name: str) -> list[Event]:

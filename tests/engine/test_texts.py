@@ -20,11 +20,10 @@ from prefixcache.types import (
     RequestId,
     SamplingParams,
 )
+from tests.support.architectures import VOCAB_SIZE, tiny_model
 from tests.support.models import (
-    VOCAB_SIZE,
     oracle,
     prompt_ids,
-    tiny_model,
 )
 from tests.support.tokenizers import write_chat_tokenizer
 

@@ -12,15 +12,7 @@ from typing import Any
 import msgspec
 import torch
 from torch import Tensor
-from transformers import (
-    AutoModelForCausalLM,
-    GPT2Config,
-    LlamaConfig,
-    MistralConfig,
-    PreTrainedModel,
-    Qwen2Config,
-    Qwen3Config,
-)
+from transformers import PreTrainedModel
 
 from prefixcache.config import EngineConfig
 from prefixcache.engine import Engine
@@ -39,53 +31,20 @@ from prefixcache.types import (
     SamplingParams,
     Started,
 )
+from tests.support.architectures import VOCAB_SIZE, tiny_model
 from tests.support.tokenizers import write_chat_tokenizer
 
-VOCAB_SIZE = 320
-ARCHITECTURES = ("llama", "qwen2", "qwen3", "mistral", "mistral-window", "qwen2-mixed", "gpt2")
+ARCHITECTURES = (  # one for each thing that attention may do: all of test_oracle runs on these
+    "llama",
+    "qwen3",
+    "mistral-window",
+    "qwen2-mixed",
+    "gpt2",
+    "gemma2",
+    "gpt-oss",
+)
 CLEAR_GAP = 1e-3  # two best logits further apart than this give the same token in float32
 LOGIT_TOLERANCE = 1e-4
-
-_SHARED = {
-    "vocab_size": VOCAB_SIZE,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 512,
-    "initializer_range": 0.2,  # wide enough for logits that differ clearly
-    "bos_token_id": None,
-    "eos_token_id": None,
-    "pad_token_id": 0,
-}
-
-
-def tiny_model(architecture: str) -> PreTrainedModel:
-    """Return the same small model at every call, in float32."""
-    configs = {
-        "llama": lambda: LlamaConfig(**_SHARED),
-        "qwen2": lambda: Qwen2Config(**_SHARED),
-        "qwen3": lambda: Qwen3Config(**_SHARED, head_dim=24),
-        "mistral": lambda: MistralConfig(**_SHARED, sliding_window=None),
-        "mistral-window": lambda: MistralConfig(**_SHARED, sliding_window=8),
-        "qwen2-mixed": lambda: Qwen2Config(
-            **_SHARED, use_sliding_window=True, sliding_window=8, max_window_layers=1
-        ),
-        "gpt2": lambda: GPT2Config(
-            vocab_size=VOCAB_SIZE,
-            n_embd=64,
-            n_layer=3,
-            n_head=4,
-            n_positions=512,
-            initializer_range=0.2,
-            bos_token_id=None,
-            eos_token_id=None,
-            pad_token_id=0,
-        ),
-    }
-    torch.manual_seed(1234)
-    return AutoModelForCausalLM.from_config(configs[architecture](), dtype=torch.float32).eval()
 
 
 @dataclass(frozen=True)

@@ -33,8 +33,11 @@ def poison(bench: Bench) -> None:
             for tensor in store.layer(layer):
                 tensor[:, first * size : (first + n_blocks) * size] = torch.nan
 
-    for group, pool in enumerate(bench.engine.cache._pools.pools):
-        spoil(group, 0, store.n_blocks)
+    core = bench.engine.cache._core
+    whole, windows = iter(core.pools.pools), iter(core.windows.pools)
+    pools = [next(windows if is_window else whole) for is_window, _ in core.places]
+    for group, pool in enumerate(pools[-len(store.layout.groups) :]):
+        spoil(group, 0, store.pools.group_blocks[group])
 
         def freed(span: Span, give_back: Any = pool.free, group: int = group) -> None:
             spoil(group, span.first, span.n_blocks)
@@ -198,3 +201,5 @@ class Storm:
         self.engine.cache.evict(10_000)
         self.engine.cache.check()
         assert self.engine.stats().pool.free == self.engine.info.pool_blocks
+        for pool in self.engine.cache._core.windows.pools:
+            assert pool.n_free == pool.n_blocks

@@ -104,6 +104,13 @@ def attend(parts: LayerParts, step: Step, query: Tensor, key: Tensor, value: Ten
     assert isinstance(layer, int)
     keys, values = PagedCache(step).update(key.unsqueeze(0), value.unsqueeze(0), layer)
     output, _ = paged_attention(
-        parts.attention, query.unsqueeze(0), keys, values, None, step=step, scaling=parts.scaling
+        parts.attention,
+        query.unsqueeze(0),
+        keys,
+        values,
+        None,
+        step=step,
+        scaling=parts.scaling,
+        softcap=parts.softcap,
     )
     return output.reshape(output.shape[1], -1)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from prefixcache.config import WeightsName
 from prefixcache.engine.model import PagedModel
 from prefixcache.engine.weights.choice import head_kind, packer
+from prefixcache.engine.weights.experts import PackedExperts, has_common_experts
 from prefixcache.engine.weights.lean import LayerProducts, LeanLayer
 from prefixcache.engine.weights.modules import (
     LinearPart,
@@ -92,7 +93,7 @@ def pack_model(model: PagedModel, store: KVStore, kind: WeightKind, wanted: Weig
 
 
 class _LayerPacker:
-    """Replaces the linear layers of one decoder layer."""
+    """Replaces the linear layers and experts of one decoder layer."""
 
     def __init__(self, layer: nn.Module, seen: Seen, kind: WeightKind, pack: Packer) -> None:
         self._layer, self._seen, self._kind, self._pack = layer, seen, kind, pack
@@ -119,9 +120,12 @@ class _LayerPacker:
         return lean if agrees else None
 
     def packed(self) -> nn.Module:
-        """Return the layer itself with each linear layer packed alone."""
+        """Return the layer itself with each linear layer and each expert packed alone."""
         for name in self._linears:
             self._fused((name,))
+        for name, module in list(self._layer.named_modules()):
+            if has_common_experts(module):
+                replace_module(self._layer, name, PackedExperts(module, self._pack))
         return self._layer
 
     def check(self, layer: nn.Module, architecture: str, index: int) -> None:
@@ -198,12 +202,12 @@ def _layers(model: PagedModel) -> nn.ModuleList:
 
 
 def _left(layer: nn.Module) -> list[str]:
-    """Return the names of large weights that belong to no plain linear layer."""
+    """Return the names of large weights that belong to no plain linear layer or experts."""
     total = sum(parameter.numel() for parameter in layer.parameters())
     return [
         f"{type(module).__name__}.{name}"
         for module in layer.modules()
-        if not is_linear(module)
+        if not (is_linear(module) or has_common_experts(module))
         for name, parameter in module.named_parameters(recurse=False)
         if parameter.dim() > 1 and parameter.numel() > _LEFT_SHARE * total
     ]

@@ -12,7 +12,7 @@ from prefixcache.engine.weights.norms import LeanNorm, lean_norm
 from prefixcache.kv import LayerGroup
 
 _ATTENTION = {"q_proj", "k_proj", "v_proj", "qkv_proj", "o_proj", "q_norm", "k_norm"}
-_SCORE_CHANGES = ("attn_logit_softcapping", "sinks")  # of attention; the lean call has none
+_SINKS = "sinks"  # of attention; the lean call has none
 _MLP = {"gate_proj", "up_proj", "gate_up_proj", "down_proj"}
 _NORMS = {
     "input_layernorm",
@@ -42,6 +42,7 @@ class LayerParts:
     kv_heads: int
     head_dim: int
     scaling: float
+    softcap: float | None
     norms: LayerNorms
     qkv: tuple[str, ...]  # queries, keys, values; or the one that holds all three
     output: str
@@ -77,6 +78,7 @@ def find_parts(layer: nn.Module, group: LayerGroup) -> LayerParts | None:
         kv_heads=group.kv_heads,
         head_dim=group.key_dim,
         scaling=scaling,
+        softcap=getattr(attention, "attn_logit_softcapping", None),
         norms=norms,
         qkv=tuple(f"self_attn.{name}" for name in qkv),
         output="self_attn.o_proj",
@@ -94,7 +96,7 @@ def _is_common(attention: nn.Module, group: LayerGroup) -> bool:
         and group.key_dim == group.value_dim
         and isinstance(getattr(attention, "layer_idx", None), int)
         and isinstance(getattr(attention, "scaling", None), float)
-        and all(getattr(attention, name, None) is None for name in _SCORE_CHANGES)
+        and getattr(attention, _SINKS, None) is None
     )
 
 

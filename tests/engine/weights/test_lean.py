@@ -16,9 +16,12 @@ from transformers import (
     Gemma3TextConfig,
     GemmaConfig,
     GPT2Config,
+    GptOssConfig,
     LlamaConfig,
     MistralConfig,
+    MixtralConfig,
     Phi3Config,
+    PhimoeConfig,
     PreTrainedModel,
     Qwen2Config,
     Qwen3Config,
@@ -31,9 +34,11 @@ from prefixcache.engine import Engine
 from prefixcache.engine.loading import LoadedModel, prepare_model
 from prefixcache.engine.weights import pack
 from prefixcache.engine.weights.choice import is_usable
+from prefixcache.engine.weights.experts import PackedExperts
 from prefixcache.engine.weights.products import PlainProduct, Product
 from prefixcache.errors import ConfigError, UnsupportedModelError
-from tests.support.models import Bench, prompt_ids, tiny_model, write_tiny_model
+from tests.support.architectures import tiny_model
+from tests.support.models import Bench, prompt_ids, write_tiny_model
 
 SMALL: dict[str, Any] = {
     "vocab_size": 320,
@@ -67,6 +72,13 @@ LEAN = {
     "qwen2": Qwen2Config(**SMALL),
     "qwen3": Qwen3Config(**SMALL, head_dim=24),
     "gemma": GemmaConfig(**SMALL, head_dim=16),
+    "gemma2": Gemma2Config(
+        **SMALL,
+        head_dim=16,
+        sliding_window=8,
+        query_pre_attn_scalar=16,
+        attn_logit_softcapping=3.0,
+    ),
     "gemma3": Gemma3TextConfig(**SMALL, head_dim=16, sliding_window=8),
     "phi3": Phi3Config(**SMALL),
 }
@@ -76,7 +88,13 @@ OTHERS = {
     ),
     "cohere": CohereConfig(**SMALL),
 }
-EXPERTS = Qwen3MoeConfig(**SMALL, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=64)
+EXPERTS = {
+    "qwen3-moe": Qwen3MoeConfig(
+        **SMALL, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=64
+    ),
+    "mixtral": MixtralConfig(**SMALL, num_local_experts=4, num_experts_per_tok=2),
+    "gpt-oss": GptOssConfig(**SMALL, head_dim=16, num_local_experts=4, num_experts_per_tok=2),
+}
 WEIGHTS: tuple[WeightsName, ...] = ("float32", "16bit", "int8")
 # Median share of the logits' length that packing may change in these small random models.
 LOGITS = {"float32": 1e-4, "float16": 5e-3, "bfloat16": 5e-2, "int8": 2e-1}
@@ -144,17 +162,53 @@ def test_layer_with_changed_code_stays() -> None:
     assert "2 of 3 layers lean" in said
 
 
+def with_odd_weights() -> PreTrainedModel:
+    """A model with a matrix that belongs to no linear layer and to no experts."""
+    model = make(LEAN["llama"])
+    model.model.layers[1].mlp.odd = torch.nn.Parameter(torch.randn(64, 64))
+    return model
+
+
 @pytest.mark.parametrize("weights", ["16bit", "int8"])
 def test_wanted_weights_that_cannot_be_packed_are_refused(weights: WeightsName) -> None:
     """The message names them and says what to use."""
-    with pytest.raises(ConfigError, match=r"Qwen3MoeExperts\.gate_up_proj; use float32 or auto"):
-        serve(make(EXPERTS), weights)
+    with pytest.raises(ConfigError, match=r"LlamaMLP\.odd; use float32 or auto"):
+        serve(with_odd_weights(), weights)
 
 
 def test_weights_that_cannot_be_packed_stay_with_auto() -> None:
     """The rest is packed, and the load says what was not."""
-    _, said = serve(make(EXPERTS), "auto")
-    assert "stay as they are, such as Qwen3MoeExperts" in said
+    _, said = serve(with_odd_weights(), "auto")
+    assert "stay as they are, such as LlamaMLP.odd" in said
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize("family", EXPERTS)
+def test_experts_are_packed_one_by_one(family: str, weights: WeightsName) -> None:
+    """The model says what it said before, and no stack of unpacked experts is left."""
+    model = make(EXPERTS[family])
+    ids = list(range(5, 29))
+    with torch.no_grad():
+        expected = copy.deepcopy(model)(torch.tensor([ids])).logits[0]
+    loaded, said = serve(model, weights)
+    assert "stay as they are" not in said
+    assert not [each for each in loaded.model.model.parameters() if each.dim() == 3]
+    found = loaded.model.plain_logits(ids)
+    share = ((found - expected).norm(dim=1) / expected.norm(dim=1)).median()
+    assert share <= LOGITS[loaded.info.weights]
+
+
+def test_an_expert_s_rows_do_not_depend_on_other_rows() -> None:
+    """A row's experts give the same beside other rows as alone."""
+    model = make(EXPERTS["mixtral"])
+    original = copy.deepcopy(model.model.layers[0].mlp.experts)
+    packed = PackedExperts(model.model.layers[0].mlp.experts, PlainProduct)
+    rows, weights = torch.randn(9, 64), torch.rand(9, 2)
+    experts = torch.stack([torch.randperm(4)[:2] for _ in range(9)])
+    found = packed(rows, experts, weights)
+    torch.testing.assert_close(found, original(rows, experts, weights))
+    alone = packed(rows[3:4], experts[3:4], weights[3:4])
+    torch.testing.assert_close(found[3:4], alone)
 
 
 @pytest.mark.skipif(not is_usable("float16"), reason="no kernel on this machine")
@@ -172,11 +226,11 @@ def test_float32_does_not_hold_a_shared_weight_twice() -> None:
     assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
 
 
-def test_model_that_attention_cannot_serve_is_refused_with_a_reason() -> None:
+def test_model_that_cannot_be_served_is_refused_before_packing() -> None:
     """Packing does not hide what is missing."""
-    model = make(Gemma2Config(**SMALL, head_dim=16, attn_logit_softcapping=5.0))
-    with pytest.raises(UnsupportedModelError, match="softcap"):
-        serve(model, "16bit")
+    config = PhimoeConfig(**SMALL, num_local_experts=2, sliding_window=8)
+    with pytest.raises(UnsupportedModelError, match="window of 8"):
+        serve(make(config), "16bit")
 
 
 def test_layer_that_packing_breaks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

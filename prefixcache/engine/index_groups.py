@@ -1,0 +1,51 @@
+"""The layer groups of a store, as the index knows them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from prefixcache.index import Lease
+from prefixcache.kv import KVStore
+from prefixcache.types import Span
+
+
+@dataclass(frozen=True, slots=True)
+class IndexGroups:
+    """Which pools and windows the index is to have for a store.
+
+    A group with a window and fewer blocks than there are positions lets go of what the window has
+    passed. Where all groups do, the index has one more in front, with no KV behind it, that
+    knows every position. Where none does, windows are no matter of the index.
+    """
+
+    pool_blocks: tuple[int, ...]
+    windows: tuple[int | None, ...]
+    n_added: int  # groups of the index before those of the store
+
+    @classmethod
+    def of(cls, store: KVStore) -> IndexGroups:
+        """Return the groups of `store`."""
+        pools = store.pools
+        windows = tuple(
+            group.window if n_blocks < pools.n_blocks else None
+            for group, n_blocks in zip(store.layout.groups, pools.group_blocks, strict=True)
+        )
+        if None in windows:
+            return cls(pools.group_blocks, windows, 0)
+        return cls((pools.n_blocks, *pools.group_blocks), (None, *windows), 1)
+
+    @property
+    def whole(self) -> int:
+        """The index's first group that has every position."""
+        return self.windows.index(None)
+
+    def tables(self, lease: Lease) -> tuple[tuple[Span, ...], ...]:
+        """Return a lease's blocks in each group of the store."""
+        return tuple(lease.spans(group) for group in self._of_store())
+
+    def first_blocks(self, lease: Lease) -> tuple[int, ...]:
+        """Return which block of its sequence each of a lease's tables begins with."""
+        return tuple(lease.first_block(group) for group in self._of_store())
+
+    def _of_store(self) -> range:
+        return range(self.n_added, len(self.windows))
