@@ -22,7 +22,7 @@ from gateway.errors import BadModelError, GatewayError
 from gateway.lazy import LazyGroup
 from gateway.metrics import Metrics
 from gateway.server import StopSignals, serve
-from prefixcache.config import DType, EngineConfig, PolicyName, WeightsName
+from prefixcache.config import DType, EngineConfig, PolicyName, SpeculationName, WeightsName
 from prefixcache.errors import ConfigError, PrefixCacheError, TraceError
 
 _T = TypeVar("_T", bound=msgspec.Struct)
@@ -102,6 +102,11 @@ def commands() -> None:
     "--weights",
     type=click.Choice(get_args(WeightsName)),
     help="How weights are kept: fewer bits are faster, more are exact.  [default: auto: 16bit]",
+)
+@click.option(
+    "--speculation",
+    type=click.Choice(get_args(SpeculationName)),
+    help="Whether tokens are guessed and verified several in a step.  [default: auto]",
 )
 @click.option("--device", help="Torch device, such as cpu or cuda.  [default: auto]")
 @click.option("--threads", type=click.IntRange(min=1), help="Torch's CPU threads.")

@@ -13,6 +13,7 @@ PolicyName = Literal["lru", "cost-aware", "lfu", "fifo", "slru", "priority", "tt
 AdmissionOrderName = Literal["cache-aware", "fcfs"]
 DType = Literal["auto", "float32", "bfloat16", "float16"]
 WeightsName = Literal["auto", "float32", "16bit", "int8"]
+SpeculationName = Literal["auto", "off"]
 
 DEFAULT_IDLE_TTL_SECONDS = 3600.0
 
@@ -35,6 +36,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     max_queue_seconds: float | None = None  # a request not admitted by then fails; None: it waits
     max_step_tokens: int = 2048  # most tokens of one step, and so most requests in it
     step_seconds: float = 0.5  # prompts are cut so that a step takes about this long
+    speculation: SpeculationName = "auto"  # auto: draft tokens where that is faster
+    max_draft_tokens: int = 15  # of one request in one step; 16 rows are read in one piece
     growth_blocks: int = 8  # a growing request takes consecutive blocks in such portions
     prefix_cache: bool = True  # False: nothing is looked up, nothing is kept
     token_exact_reuse: bool = True  # copy the shared tokens of a block that is left midway
@@ -53,6 +56,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             "max_step_tokens",
             "max_grammar_bytes",
             "max_grammars",
+            "max_draft_tokens",
         ):
             if getattr(self, setting) < 1:
                 raise ConfigError(setting, getattr(self, setting), "must be at least 1")
@@ -72,6 +76,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         self._require_choice("eviction_policy", get_args(PolicyName))
         self._require_choice("admission_order", get_args(AdmissionOrderName))
         self._require_choice("weights", get_args(WeightsName))
+        self._require_choice("speculation", get_args(SpeculationName))
 
     def _require_choice(self, setting: str, choices: tuple[str, ...]) -> None:
         if getattr(self, setting) not in choices:

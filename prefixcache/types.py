@@ -193,6 +193,8 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens_total: int
     evicted_blocks_total: int
     preemptions_total: int
+    drafted_tokens_total: int = 0  # guessed and fed beside the last token
+    accepted_tokens_total: int = 0  # of those, what proved right: steps that were saved
     misses: dict[str, int] = {}  # requests that did not find all of their prompt, by reason
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -37,6 +38,15 @@ def end_tokens(sampling: SamplingParams, info: ModelInfo) -> tuple[int, ...]:
     return sampling.stop_token_ids + (() if sampling.ignore_eos else info.eos_token_ids)
 
 
+@dataclass(frozen=True, slots=True)
+class _Proposal:
+    """A sequence that is to have a token, and what is known of those after it."""
+
+    sequence: Sequence
+    drafts: tuple[int, ...]
+    rows: Tensor  # [1 + drafts, vocab_size]
+
+
 class Answers:
     """Gives every sequence that is up to date its next token, and ends those that are through."""
 
@@ -68,8 +78,7 @@ class Answers:
 
     def take(self, shares: list[Share], outcomes: list[Outcome]) -> None:
         """Count what was computed, and give a token to every sequence that is up to date."""
-        ready: list[Sequence] = []
-        rows: list[Tensor] = []
+        ready: list[_Proposal] = []
         for share, outcome in zip(shares, outcomes, strict=True):
             sequence = share.sequence
             if sequence.has_ended:
@@ -81,16 +90,14 @@ class Answers:
             sequence.n_computed += share.n_tokens
             if outcome.prompt_rows is not None:
                 self._score_prompt(sequence, outcome.prompt_rows)
-            if outcome.row is None:
+            if outcome.rows is None:
                 self._store_prompt(sequence)
             elif not sequence.max_tokens:
                 self._store_prompt(sequence)
                 self._finish(sequence, FinishReason.LENGTH)
             else:
-                ready.append(sequence)
-                rows.append(outcome.row)
-        if ready:
-            self._choose(ready, rows)
+                ready.append(_Proposal(sequence, share.drafts, outcome.rows))
+        self._choose(ready)
 
     def refuse(self, request_id: RequestId, kind: FailureKind, message: str) -> None:
         """Tell that a request was not taken."""
@@ -120,14 +127,37 @@ class Answers:
         events, self._events = self._events, []
         return events
 
-    def _choose(self, ready: list[Sequence], rows: list[Tensor]) -> None:
-        picks = choose_tokens(rows, [sequence.sampler for sequence in ready])
-        for sequence, pick in zip(ready, picks, strict=True):
-            if pick is None:
-                self._fail_choosing(sequence)
-            else:
-                self._store_prompt(sequence)
-                self._advance_alone(sequence, pick)
+    def _choose(self, ready: list[_Proposal]) -> None:
+        """Give each a token, and one more for each draft of its that was right.
+
+        Row by row: a sampler chooses from a row only when all tokens before it are its own, so
+        that its chance, penalties and grammar are where they would be without drafts.
+        """
+        depth = 0
+        while ready:
+            rows = [each.rows[depth] for each in ready]
+            picks = choose_tokens(rows, [each.sequence.sampler for each in ready])
+            ready = [
+                each
+                for each, pick in zip(ready, picks, strict=True)
+                if self._goes_on(each, pick, depth)
+            ]
+            depth += 1
+
+    def _goes_on(self, proposal: _Proposal, pick: Pick | None, depth: int) -> bool:
+        """Take a token; return whether it is the draft that the next row was computed from."""
+        sequence = proposal.sequence
+        if pick is None:
+            self._fail_choosing(sequence)
+            return False
+        self._store_prompt(sequence)
+        self._advance_alone(sequence, pick)
+        if sequence.has_ended or proposal.drafts[depth : depth + 1] != (pick.token,):
+            return False
+        sequence.n_computed += 1  # only now: what is refused is never in the tree
+        self._counters.computed_tokens += 1
+        self._scheduler.tenants.charge(sequence.request.tenant, 1)
+        return True
 
     def _score_prompt(self, sequence: Sequence, rows: Tensor) -> None:
         """Tell how likely the next tokens of a prompt were."""

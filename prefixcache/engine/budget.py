@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from prefixcache.engine.costs import StepCosts
+
 MIN_TOKENS = 32
 
 
@@ -15,6 +17,7 @@ class StepBudget:
     def __init__(self, *, step_seconds: float, max_tokens: int, first_tokens: int) -> None:
         self._step_seconds = step_seconds
         self.max_tokens = max_tokens
+        self.costs = StepCosts()
         self.tokens = min(first_tokens, max_tokens)  # prompt tokens to aim at; decodes are extra
 
     def room(self, n_decodes: int) -> int:
@@ -23,6 +26,7 @@ class StepBudget:
 
     def record(self, n_tokens: int, seconds: float) -> None:
         """Learn from a step of `n_tokens` rows; small ones say nothing about long prompts."""
+        self.costs.record(n_tokens, seconds)
         if n_tokens < MIN_TOKENS or seconds <= 0:
             return
         fitting = n_tokens / seconds * self._step_seconds

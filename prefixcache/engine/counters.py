@@ -17,6 +17,8 @@ class Counters:
     cached_tokens: int = 0
     computed_tokens: int = 0
     output_tokens: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
     misses: Counter[str] = field(default_factory=Counter)
 
     def count_admission(self, sequence: Sequence) -> None:

@@ -24,6 +24,7 @@ from prefixcache.engine.sampling import Sampler
 from prefixcache.engine.scheduler import Scheduler
 from prefixcache.engine.sequence import Sequence
 from prefixcache.engine.shares import Share
+from prefixcache.engine.speculation import Speculation
 from prefixcache.engine.validation import request_refusal
 from prefixcache.engine.window_room import WindowRoom
 from prefixcache.errors import ConfigError, EngineError, RequestTooLargeError
@@ -97,6 +98,7 @@ class Engine:
         )
         self._runner = Runner(loaded.model, loaded.store, budget, clock)
         self._counters = Counters()
+        self._speculation = Speculation(self.cache, config, budget.costs, self._counters)
         self._answers = Answers(self.cache, self._scheduler, self.info, self._counters)
         self._deadlines = Deadlines(clock, max_queue_seconds=config.max_queue_seconds)
         self._cancels = Cancels(self._cancel)
@@ -214,6 +216,7 @@ class Engine:
                 outcomes = self._runner.run(shares)
                 self._cancels.pause(poll or _nothing)
                 self._answers.take(shares, outcomes)
+                self._speculation.settle()
         return self._answers.events()
 
     def stats(self) -> EngineStats:
@@ -229,6 +232,8 @@ class Engine:
             output_tokens_total=self._counters.output_tokens,
             evicted_blocks_total=self.cache.evicted_blocks,
             preemptions_total=self._scheduler.preemptions_total,
+            drafted_tokens_total=self._counters.drafted_tokens,
+            accepted_tokens_total=self._counters.accepted_tokens,
             misses=dict(self._counters.misses),
         )
 
@@ -259,7 +264,7 @@ class Engine:
                 name = sequence.request.request_id
                 logger.error("request %s could not be scheduled", name, exc_info=error)
                 self._answers.fail(sequence, FailureKind.INTERNAL, "it could not be scheduled")
-        return schedule.shares
+        return self._speculation.with_drafts(schedule.shares)
 
     def _queue(self, sequence: Sequence) -> None:
         self._answers.open(sequence)

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 class Outcome:
     """What the model gave for one share."""
 
-    row: Tensor | None = None  # logits [vocab_size] where its sequence is up to date
+    rows: Tensor | None = None  # logits [1 + drafts, vocab_size] where its sequence is up to date
     prompt_rows: Tensor | None = None  # [rows, vocab_size], of prompt tokens that want a score
     has_failed: bool = False
 
@@ -48,7 +48,7 @@ class Runner:
         except Exception:
             logger.exception("a step of %d requests failed; each is tried alone", len(shares))
             outcomes = [self._row_alone(share) for share in shares]
-        self._budget.record(sum(share.n_tokens for share in shares), self._clock() - begin)
+        self._budget.record(sum(share.n_rows for share in shares), self._clock() - begin)
         return outcomes
 
     def _rows(self, shares: list[Share]) -> list[Outcome]:
@@ -74,7 +74,8 @@ class Runner:
 def _outcome(share: Share, logits: Tensor) -> Outcome:
     if share.sequence.n_computed + share.n_tokens < share.sequence.n_tokens:
         return Outcome(prompt_rows=logits if len(logits) else None)
-    return Outcome(row=logits[-1], prompt_rows=logits[:-1] if len(logits) > 1 else None)
+    at = len(logits) - 1 - len(share.drafts)
+    return Outcome(rows=logits[at:], prompt_rows=logits[:at] if at else None)
 
 
 def _chunk(share: Share, groups: IndexGroups) -> Chunk:
@@ -84,9 +85,9 @@ def _chunk(share: Share, groups: IndexGroups) -> Chunk:
     start = sequence.n_computed
     stop = start + share.n_tokens
     return Chunk(
-        token_ids=sequence.tokens(start, stop),
+        token_ids=[*sequence.tokens(start, stop), *share.drafts],
         first_position=start,
         tables=groups.tables(sequence.lease),
-        n_logits=sequence.n_logits(stop),
+        n_logits=sequence.n_logits(stop) + len(share.drafts),
         first_blocks=groups.first_blocks(sequence.lease),
     )

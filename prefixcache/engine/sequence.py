@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from prefixcache.engine.drafting import Drafter
 from prefixcache.engine.sampling import Sampler
 from prefixcache.index import Lease, Namespace, Waiter, pack, unpack
 from prefixcache.text import OutputText
@@ -31,6 +32,7 @@ class Sequence:
     n_admitted: int = 0  # tokens known when it was admitted last: those it reads
     n_computed: int = 0  # positions whose KV is written, from 0
     cached_tokens: int | None = None  # as of the first admission
+    drafter: Drafter | None = None  # what guesses its next tokens, once it has said one
     n_scored: int = 0  # prompt tokens whose score is known, or not wanted
     has_ended: bool = False
 

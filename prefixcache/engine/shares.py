@@ -13,10 +13,16 @@ OVERSHOOT = 4  # a rest of at most a quarter above the aim is taken whole, to sa
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A sequence's part of a step: its next `n_tokens` tokens."""
+    """A sequence's part of a step: its next `n_tokens` tokens, and guesses of what follows them."""
 
     sequence: Sequence
     n_tokens: int
+    drafts: tuple[int, ...] = ()
+
+    @property
+    def n_rows(self) -> int:
+        """Tokens that are fed for it."""
+        return self.n_tokens + len(self.drafts)
 
 
 class PromptShares:

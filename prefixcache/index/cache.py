@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from prefixcache.errors import ConfigError
 from prefixcache.index.accounts import SYSTEM_TENANT, Quota, Shares
 from prefixcache.index.admission import BlockCopy
+from prefixcache.index.ahead import Ahead
 from prefixcache.index.block_format import BlockFormat
 from prefixcache.index.books import check_books
 from prefixcache.index.copies import Copies
@@ -41,7 +42,7 @@ class PrefixCache:
     nothing. Only full blocks enter the tree, and a look-up leaves a token of a prompt to compute.
 
     `prompts` are prefixes that tenants share; `twins` is for requests that wait for each other;
-    `copies` is what lies in a lower tier.
+    `copies` is what lies in a lower tier; `ahead` guesses what a request goes on with.
 
     Calls are made one at a time, from whichever thread; `counts`, `longest_free_run` and `stats`
     may be called from any thread at any moment. No call waits for anything but the hooks
@@ -102,6 +103,7 @@ class PrefixCache:
         self.prompts = PublishedPrompts(core, clock=clock)
         self.twins = Twins(core)
         self.copies = Copies(core)
+        self.ahead = Ahead(core)
         self._report = Report(core)
         self._double_releases = 0
 

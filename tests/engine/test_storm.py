@@ -27,12 +27,32 @@ def test_a_preemption_before_every_step_changes_no_answer(seed: int) -> None:
     assert storm.engine.stats().preemptions_total > 20
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_drafts_right_and_wrong_change_no_answer(seed: int) -> None:
+    """Where much is asked again, many guesses are right, and many are not."""
+    storm = Storm(
+        200 + seed,
+        repeat_rate=0.7,
+        cancel_rate=0.03,
+        preempt_rate=0.05,
+        max_step_tokens=64,
+        max_draft_tokens=15,
+        n_tokens=400,
+    )
+    storm.run(60, rate=0.3)
+    storm.check_end()
+    stats = storm.engine.stats()
+    assert 10 < stats.accepted_tokens_total < stats.drafted_tokens_total
+
+
 def test_a_crowded_pool_serves_hundreds() -> None:
     """Many more requests than room: all are served, and the pool is as it was before."""
     storm = crowded(7)
     storm.run(250, rate=0.9)
     storm.check_end()
-    assert storm.engine.stats().evicted_blocks_total > 100
+    stats = storm.engine.stats()
+    assert stats.evicted_blocks_total > 100
+    assert stats.drafted_tokens_total > 100
 
 
 @pytest.mark.slow

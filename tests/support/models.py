@@ -164,6 +164,7 @@ class Bench:
             "kv_memory_bytes": 1 << 20,
             "block_size_tokens": 4,
             "weights": "float32",
+            "speculation": "off",  # so that steps can be counted
         }
         self.config = EngineConfig(**(defaults | settings))
         if n_blocks is not None:

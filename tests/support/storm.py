@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
+from prefixcache.engine.drafting import Draft, Drafter, Trust
 from prefixcache.index import pack
 from prefixcache.types import (
     Delta,
@@ -20,7 +21,7 @@ from prefixcache.types import (
     Span,
     Started,
 )
-from tests.support.models import CLEAR_GAP, Bench, prompt_ids
+from tests.support.models import CLEAR_GAP, VOCAB_SIZE, Bench, prompt_ids
 
 
 def poison(bench: Bench) -> None:
@@ -67,21 +68,56 @@ def small_bench(architecture: str = "llama", *, n_tokens: int, **settings: Any) 
     return Bench(architecture, kv_memory_bytes=n_bytes, **settings)
 
 
+class CheapRows:
+    """Costs by which every draft pays."""
+
+    def relative(self, n_rows: int, n_more: int) -> list[float]:
+        return [1 + 1e-9 * row for row in range(n_more + 1)]
+
+
+class WildDrafter:
+    """Guesses as ever, or what others were answered, as it was or spoilt, or anything."""
+
+    def __init__(self, inner: Drafter, others: list[list[int]], rng: random.Random) -> None:
+        self._inner, self._others, self._rng = inner, others, rng
+
+    def draft(self, output: list[int], n_most: int) -> Draft | None:
+        n_said = len(output)
+        found = self._inner.draft(output, n_most)
+        tokens = list(found.tokens) if found is not None else []
+        known = [other for other in self._others if other[:n_said] == output]
+        if known and self._rng.random() < 0.8:
+            tokens = max(known, key=len)[n_said : n_said + n_most]
+        if self._rng.random() < 0.5:
+            tokens += [self._rng.randrange(4) for _ in range(n_most - len(tokens))]
+        if tokens and self._rng.random() < 0.3:
+            tokens[self._rng.randrange(len(tokens))] = self._rng.randrange(VOCAB_SIZE)
+        return Draft(tokens, Trust(0.99)) if tokens else None
+
+
 class Storm:
     """Random requests, cancels, preemptions and evictions on one engine, all from one seed."""
 
     def __init__(
-        self, seed: int, *, preempt_rate: float = 0.15, cancel_rate: float = 0.1, **fixed: Any
+        self,
+        seed: int,
+        *,
+        preempt_rate: float = 0.15,
+        cancel_rate: float = 0.1,
+        repeat_rate: float = 0.1,
+        **fixed: Any,
     ) -> None:
         """Make it.
 
         Args:
             preempt_rate: how likely somebody who runs is preempted before a step; 1: always one.
             cancel_rate: how likely somebody is cancelled, before a step and within it.
+            repeat_rate: how likely a prompt was asked before, so that its answer can be guessed.
             fixed: settings that are not drawn from the seed; `architecture` among them.
         """
         self.rng = rng = random.Random(seed)
         self._preempt_rate, self._cancel_rate = preempt_rate, cancel_rate
+        self._repeat_rate = repeat_rate
         settings: dict[str, Any] = {
             "block_size_tokens": rng.choice([1, 3, 4, 8, 16]),
             "n_tokens": rng.choice([64, 100, 200]),
@@ -93,10 +129,19 @@ class Storm:
             "admission_order": rng.choice(["fcfs", "cache-aware"]),
             "token_exact_reuse": rng.random() < 0.8,
             "prefix_cache": rng.random() < 0.9,
+            "speculation": "auto",
+            "max_draft_tokens": rng.choice([1, 3, 15, 40]),
         } | fixed
         self.bench = small_bench(settings.pop("architecture"), **settings)
         self.engine = self.bench.engine
         self.limit = self.engine.info.max_model_tokens
+        speculation = self.engine._speculation
+        speculation._costs = CheapRows()  # type: ignore[assignment]
+        own = speculation._drafter
+        if rng.random() < 0.7:
+            speculation._drafter = lambda sequence: WildDrafter(  # type: ignore[assignment,method-assign,return-value]
+                own(sequence), self._answers_to(sequence.prompt), rng
+            )
         poison(self.bench)
         self.stems = [prompt_ids(self.limit, seed=number) for number in range(3)]
         self.prompts: dict[str, list[int]] = {}
@@ -123,6 +168,8 @@ class Storm:
             name = f"r{rng.randrange(max(len(self.prompts) - 30, 0), len(self.prompts))}"
             stem = (self.prompts[name] + self.outputs[name])[: self.limit - 6]
         prompt = stem + [rng.randrange(4) for _ in range(rng.randint(1, 5))]
+        if self.prompts and rng.random() < self._repeat_rate:
+            prompt = self.prompts[rng.choice(sorted(self.prompts)[-30:])]
         name = f"r{len(self.prompts)}"
         self.prompts[name], self.outputs[name] = prompt, []
         request = GenerationRequest(
@@ -135,6 +182,9 @@ class Storm:
             priority=rng.choice([0, 0, 0, -1, 3]),
         )
         self.engine.submit(request)
+
+    def _answers_to(self, prompt: list[int]) -> list[list[int]]:
+        return [self.outputs[name] for name, other in self.prompts.items() if other == prompt]
 
     def cancel_some(self) -> None:
         while self.rng.random() < self._cancel_rate and self.engine._answers.in_flight:
