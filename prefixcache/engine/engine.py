@@ -11,6 +11,7 @@ import msgspec
 from transformers import PreTrainedModel
 
 from prefixcache.config import EngineConfig
+from prefixcache.engine.adapters import Adapters, LoadedAdapter
 from prefixcache.engine.answers import Answers, end_tokens
 from prefixcache.engine.budget import StepBudget
 from prefixcache.engine.compiling import CompilingRequests, GrammarCompiler, ModelGrammars
@@ -25,7 +26,7 @@ from prefixcache.engine.sequence import Sequence
 from prefixcache.engine.shares import Share
 from prefixcache.engine.validation import request_refusal
 from prefixcache.errors import ConfigError, EngineError, RequestTooLargeError
-from prefixcache.index import TOKEN_BYTES, BlockCopy, Namespace, PrefixCache, unpack
+from prefixcache.index import TOKEN_BYTES, BlockCopy, Namespace, PrefixCache, Scope, unpack
 from prefixcache.index.policies import PolicyOptions, make_policy
 from prefixcache.text import OutputText, Tokenizer
 from prefixcache.types import (
@@ -90,10 +91,13 @@ class Engine:
             limit_seconds=config.grammar_seconds,
         )
         self._runner = Runner(loaded.model, loaded.store, budget, clock)
+        self._adapters = Adapters(loaded.model)
         self._counters = Counters()
         self._answers = Answers(self.cache, self._scheduler, self.info, self._counters)
         self._deadlines = Deadlines(clock, max_queue_seconds=config.max_queue_seconds)
         self._cancels = Cancels(self._cancel)
+        for name, folder in config.adapters.items():
+            self.load_adapter(name, folder)
 
     @classmethod
     def load(
@@ -185,6 +189,31 @@ class Engine:
         """End a request: no token follows, its blocks are released. Unknown ids are ignored."""
         self._cancels(request_id)
 
+    def load_adapter(self, name: str, folder: str) -> ModelInfo:
+        """Load a LoRA adapter in peft's format, or load it again; return what is served now.
+
+        Requests that are there go on with what they began with; those to come have the new
+        weights and match nothing of the old ones.
+
+        Raises:
+            AdapterError: it cannot be served; an adapter that had the name before keeps it.
+            ConfigError: `name` cannot be a name.
+
+        Cost: the files are read and a few tokens fed; nothing else happens meanwhile.
+        """
+        with self._cancels.held():
+            before = self._adapters.load(name, folder)
+            return self._adapters_changed(before)
+
+    def unload_adapter(self, name: str) -> ModelInfo:
+        """Take an adapter away, and return what is served now. Requests that have it go on with it.
+
+        Raises:
+            AdapterError: none of that name is loaded.
+        """
+        with self._cancels.held():
+            return self._adapters_changed(self._adapters.unload(name))
+
     def step(self, poll: Callable[[], None] | None = None) -> list[Event]:
         """Run one batch through the model.
 
@@ -232,6 +261,13 @@ class Engine:
             self._answers.refuse(request_id, FailureKind.CANCELLED, message)
         elif sequence is not None:
             self._answers.fail(sequence, FailureKind.CANCELLED, "the request was cancelled")
+
+    def _adapters_changed(self, gone: LoadedAdapter | None) -> ModelInfo:
+        """Make what a load that is gone has cached unmatchable, and the first to be evicted."""
+        if gone is not None:
+            self.cache.invalidate(Scope.adapter(gone.info.load_id))
+        self.info = msgspec.structs.replace(self.info, adapters=self._adapters.infos)
+        return self.info
 
     def _schedule(self) -> list[Share]:
         """Return what the step computes; tell who was admitted, and who never can be."""
@@ -282,6 +318,7 @@ class Engine:
         return refusal
 
     def _sequence(self, request: GenerationRequest) -> Sequence:
+        adapter = None if request.adapter is None else self._adapters.get(request.adapter)
         text = None
         if self._tokenizer is not None:
             text = OutputText(
@@ -297,6 +334,7 @@ class Engine:
             request=request,
             namespace=Namespace(
                 model=self.info.load_id,
+                adapter=None if adapter is None else adapter.info.load_id,
                 kv_format=self.info.kv_format,
                 tenant=request.tenant,
                 salt=request.salt,
@@ -308,6 +346,7 @@ class Engine:
                 end_ids=end_tokens(sampling, self.info) if sampling.grammar is None else (),
             ),
             text=text,
+            adapter=adapter,
         )
 
 

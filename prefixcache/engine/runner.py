@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from prefixcache.engine.adapters import Adapting, LoadedAdapter
 from prefixcache.engine.budget import StepBudget
 from prefixcache.engine.model import PagedModel
 from prefixcache.engine.plan import Chunk, plan_step
@@ -37,6 +38,12 @@ class Runner:
         self._store = store
         self._budget = budget
         self._clock = clock
+        self._adapting = Adapting()
+
+    def use_model(self, model: PagedModel) -> None:
+        """Feed another model from the next step on; its KV has the same layout."""
+        self._adapting.close()
+        self._model = model
 
     def run(self, shares: list[Share]) -> list[Outcome]:
         """Feed the shares as one batch; where that fails, each alone."""
@@ -52,7 +59,11 @@ class Runner:
     def _rows(self, shares: list[Share]) -> list[Outcome]:
         n_groups = len(self._store.layout.groups)
         chunks = [_chunk(share, n_groups) for share in shares]
-        logits = self._model.forward(plan_step(chunks, self._store, self._model.device))
+        step = plan_step(chunks, self._store, self._model.device)
+        loaded = _adapters_of(shares)
+        adapters = [(loaded[load_id], rows) for load_id, rows in step.adapters]
+        with self._adapting.applied(adapters, step.token_ids.shape[1]):
+            logits = self._model.forward(step)
         self._await_device()
         parts = torch.split(logits, [chunk.n_logits for chunk in chunks])
         return [_outcome(share, part) for share, part in zip(shares, parts, strict=True)]
@@ -87,4 +98,10 @@ def _chunk(share: Share, n_groups: int) -> Chunk:
         first_position=start,
         tables=tuple(sequence.lease.spans(group) for group in range(n_groups)),
         n_logits=sequence.n_logits(stop),
+        adapter=None if sequence.adapter is None else sequence.adapter.info.load_id,
     )
+
+
+def _adapters_of(shares: list[Share]) -> dict[str, LoadedAdapter]:
+    found = (share.sequence.adapter for share in shares)
+    return {adapter.info.load_id: adapter for adapter in found if adapter is not None}

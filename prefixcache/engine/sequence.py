@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from prefixcache.engine.adapters import LoadedAdapter
 from prefixcache.engine.sampling import Sampler
 from prefixcache.index import Lease, Namespace, Waiter, pack, unpack
 from prefixcache.text import OutputText
@@ -21,6 +22,7 @@ class Sequence:
     max_tokens: int  # of output; what fits the model already taken into account
     sampler: Sampler
     text: OutputText | None  # None: the engine has no tokenizer
+    adapter: LoadedAdapter | None = None  # what it began with, whatever its name means later
     prompt: list[int] = field(init=False)
     output: list[int] = field(default_factory=list)
     lease: Lease | None = None  # None: waiting
