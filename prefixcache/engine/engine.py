@@ -11,7 +11,6 @@ import msgspec
 from transformers import PreTrainedModel
 
 from prefixcache.config import EngineConfig
-from prefixcache.engine.adapters import Adapters, LoadedAdapter
 from prefixcache.engine.answers import Answers, end_tokens
 from prefixcache.engine.budget import StepBudget
 from prefixcache.engine.compiling import CompilingRequests, GrammarCompiler, ModelGrammars
@@ -19,14 +18,16 @@ from prefixcache.engine.counters import Counters
 from prefixcache.engine.deadlines import Deadlines
 from prefixcache.engine.deferred import Cancels
 from prefixcache.engine.loading import LoadedModel, load_model, prepare_model
+from prefixcache.engine.reloading import LoadAgain
 from prefixcache.engine.runner import Runner
 from prefixcache.engine.sampling import Sampler
 from prefixcache.engine.scheduler import Scheduler
 from prefixcache.engine.sequence import Sequence
+from prefixcache.engine.served import Served
 from prefixcache.engine.shares import Share
 from prefixcache.engine.validation import request_refusal
 from prefixcache.errors import ConfigError, EngineError, RequestTooLargeError
-from prefixcache.index import TOKEN_BYTES, BlockCopy, Namespace, PrefixCache, Scope, unpack
+from prefixcache.index import TOKEN_BYTES, BlockCopy, PrefixCache, unpack
 from prefixcache.index.policies import PolicyOptions, make_policy
 from prefixcache.text import OutputText, Tokenizer
 from prefixcache.types import (
@@ -60,10 +61,10 @@ class Engine:
         config: EngineConfig,
         *,
         clock: Callable[[], float] = time.perf_counter,  # seconds; paces long prompts
+        load_again: LoadAgain | None = None,  # for `reload`
     ) -> None:
         self._store = loaded.store
         self._tokenizer = loaded.tokenizer
-        self.info: ModelInfo = loaded.info
         self.cache = PrefixCache(
             pool_blocks=[loaded.store.n_blocks] * len(loaded.store.layout.groups),
             block_size_tokens=config.block_size_tokens,
@@ -82,6 +83,7 @@ class Engine:
             max_tokens=config.max_step_tokens,
             first_tokens=FIRST_STEP_TOKENS.get(device, FIRST_STEP_TOKENS_ELSEWHERE),
         )
+        self._served = Served(loaded, config, self.cache, load_again)
         self._scheduler = Scheduler(self.cache, config, budget)
         self._config = config
         self._clock = clock
@@ -91,13 +93,10 @@ class Engine:
             limit_seconds=config.grammar_seconds,
         )
         self._runner = Runner(loaded.model, loaded.store, budget, clock)
-        self._adapters = Adapters(loaded.model)
         self._counters = Counters()
         self._answers = Answers(self.cache, self._scheduler, self.info, self._counters)
         self._deadlines = Deadlines(clock, max_queue_seconds=config.max_queue_seconds)
         self._cancels = Cancels(self._cancel)
-        for name, folder in config.adapters.items():
-            self.load_adapter(name, folder)
 
     @classmethod
     def load(
@@ -118,7 +117,9 @@ class Engine:
             ModelError: it cannot be found, read or served; the message says why.
             ConfigError: the KV memory cannot be had.
         """
-        return cls(load_model(config, env=env, report=report), config)
+        load_again = partial(load_model, env=env, report=logger.info)
+        loaded = load_model(config, env=env, report=report)
+        return cls(loaded, config, load_again=load_again)
 
     @classmethod
     def from_model(
@@ -154,7 +155,18 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """Whether `step` would bring anything."""
-        return bool(self._answers.in_flight or self._answers.has_news or self._compiling)
+        requests = self._answers.in_flight or self._answers.has_news or self._compiling
+        return bool(requests or self.is_reloading)
+
+    @property
+    def info(self) -> ModelInfo:
+        """The model and its adapters, as they are served now."""
+        return self._served.info
+
+    @property
+    def is_reloading(self) -> bool:
+        """Whether a reloaded model waits for requests to end."""
+        return self._served.next is not None
 
     @property
     def seconds_to_next_look(self) -> float | None:
@@ -202,8 +214,8 @@ class Engine:
         Cost: the files are read and a few tokens fed; nothing else happens meanwhile.
         """
         with self._cancels.held():
-            before = self._adapters.load(name, folder)
-            return self._adapters_changed(before)
+            self._served.load_adapter(name, folder)
+        return self.info
 
     def unload_adapter(self, name: str) -> ModelInfo:
         """Take an adapter away, and return what is served now. Requests that have it go on with it.
@@ -212,7 +224,32 @@ class Engine:
             AdapterError: none of that name is loaded.
         """
         with self._cancels.held():
-            return self._adapters_changed(self._adapters.unload(name))
+            self._served.unload_adapter(name)
+        return self.info
+
+    def reload(self, *, drains: bool = True) -> None:
+        """Load the model's weights again, and serve them when those who have begun have ended.
+
+        Until then nobody new is admitted. Whoever waits is answered with the new weights, and
+        nothing that the old ones have computed is matched. `is_reloading` tells when that is.
+
+        Args:
+            drains: those who have begun go on with the old weights to their end; else they fail.
+
+        Raises:
+            ModelError, AdapterError, ConfigError: the new weights, or an adapter, cannot be
+                served; the old ones go on.
+            EngineError: the model is not from a file, or it is being reloaded.
+
+        Cost: the load, during which nothing else happens, and memory for both weights until then.
+        """
+        with self._cancels.held():
+            self._served.load_next()
+            self._scheduler.admits_new = False
+            for sequence in [] if drains else list(self._answers.in_flight.values()):
+                if sequence.has_begun:
+                    message = "the model was reloaded; send the request again"
+                    self._answers.fail(sequence, FailureKind.CANCELLED, message)
 
     def step(self, poll: Callable[[], None] | None = None) -> list[Event]:
         """Run one batch through the model.
@@ -229,6 +266,7 @@ class Engine:
                 self.cache.expire()
             for overdue in self._deadlines.overdue():
                 self._answers.expire(*overdue)
+            self._swap_if_drained()
             self._take_compiled()
             shares = self._schedule()
             if shares:
@@ -262,12 +300,20 @@ class Engine:
         elif sequence is not None:
             self._answers.fail(sequence, FailureKind.CANCELLED, "the request was cancelled")
 
-    def _adapters_changed(self, gone: LoadedAdapter | None) -> ModelInfo:
-        """Make what a load that is gone has cached unmatchable, and the first to be evicted."""
-        if gone is not None:
-            self.cache.invalidate(Scope.adapter(gone.info.load_id))
-        self.info = msgspec.structs.replace(self.info, adapters=self._adapters.infos)
-        return self.info
+    def _swap_if_drained(self) -> None:
+        """Serve the reloaded model if nobody is left who has begun with the old one."""
+        following = self._served.next
+        if following is None:
+            return
+        in_flight = list(self._answers.in_flight.values())
+        if any(sequence.has_begun for sequence in in_flight):
+            return
+        self._served.swap(following)
+        self._runner.use_model(following.loaded.model)
+        self._scheduler.admits_new = True
+        for sequence in in_flight:
+            if not self._served.keep_up(sequence):
+                self._answers.fail(sequence, FailureKind.INVALID, "its adapter is not loaded now")
 
     def _schedule(self) -> list[Share]:
         """Return what the step computes; tell who was admitted, and who never can be."""
@@ -284,6 +330,10 @@ class Engine:
         return schedule.shares
 
     def _queue(self, sequence: Sequence) -> None:
+        if not self._served.keep_up(sequence):
+            name, message = sequence.request.request_id, "its adapter is not loaded now"
+            self._answers.refuse(name, FailureKind.INVALID, message)
+            return
         self._answers.open(sequence)
         self._scheduler.waiting.add(sequence)
         self._deadlines.note(sequence)
@@ -318,7 +368,7 @@ class Engine:
         return refusal
 
     def _sequence(self, request: GenerationRequest) -> Sequence:
-        adapter = None if request.adapter is None else self._adapters.get(request.adapter)
+        adapter = self._served.adapter_of(request)
         text = None
         if self._tokenizer is not None:
             text = OutputText(
@@ -332,13 +382,7 @@ class Engine:
         n_prompt = len(request.token_ids) // TOKEN_BYTES
         return Sequence(
             request=request,
-            namespace=Namespace(
-                model=self.info.load_id,
-                adapter=None if adapter is None else adapter.info.load_id,
-                kv_format=self.info.kv_format,
-                tenant=request.tenant,
-                salt=request.salt,
-            ),
+            namespace=self._served.namespace_of(request, adapter),
             max_tokens=min(sampling.max_tokens, self.info.max_model_tokens - n_prompt),
             sampler=Sampler(
                 sampling,

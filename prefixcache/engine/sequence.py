@@ -77,6 +77,11 @@ class Sequence:
         return self.waiter is not None and self.waiter.leader is not None
 
     @property
+    def has_begun(self) -> bool:
+        """Whether it was ever admitted."""
+        return self.cached_tokens is not None
+
+    @property
     def is_spared(self) -> bool:
         """Whether it waits without making the queue longer: for a twin, or as one who ran."""
         return self.is_behind_twin or self.cached_tokens is not None
