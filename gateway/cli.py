@@ -65,6 +65,21 @@ def read_amount(
         raise click.BadParameter(f"{error.value!r}: {error.reason}", context, parameter) from error
 
 
+def read_adapters(
+    context: click.Context, parameter: click.Parameter, given: Sequence[str]
+) -> dict[str, str] | None:
+    """Return the folders by name that flags such as formal=./adapters/formal say; None: none."""
+    adapters: dict[str, str] = {}
+    for text in given:
+        name, is_pair, folder = text.partition("=")
+        if not (name and is_pair and folder):
+            raise click.BadParameter(f"{text!r} is not NAME=FOLDER", context, parameter)
+        if name in adapters:
+            raise click.BadParameter(f"{name!r} is given twice", context, parameter)
+        adapters[name] = folder
+    return adapters or None
+
+
 @click.group(
     cls=LazyGroup,
     later={"bench": "gateway.bench:bench"},
@@ -74,7 +89,10 @@ def commands() -> None:
     """Serve a chat model and read each prompt prefix once."""
 
 
-@commands.command("serve", epilog="Example: prefixcache serve --model ./my-model --port 8000")
+@commands.command(
+    "serve",
+    epilog="Example: prefixcache serve --model ./my-model --adapter formal=./formal --port 8000",
+)
 @click.option("--model", help="Model folder, .gguf file or hub name.  [default: a small one]")
 @click.option("--host", help="Address to bind.  [default: 127.0.0.1]")
 @click.option("--port", type=click.IntRange(0, 65535), help="0 picks a free one.  [default: 8000]")
@@ -85,6 +103,14 @@ def commands() -> None:
     help="TOML file with the tables [server] and [engine]; flags win over it.",
 )
 @click.option("--served-model-name", help="What clients call the model.  [default: its own name]")
+@click.option(
+    "--adapter",
+    "adapters",
+    metavar="NAME=FOLDER",
+    multiple=True,
+    callback=read_adapters,
+    help="A LoRA adapter to serve as the model NAME, such as formal=./formal; may be repeated.",
+)
 @click.option(
     "--kv-memory",
     metavar="SIZE",
@@ -183,6 +209,8 @@ def _settings(config_file: Path | None, flags: dict[str, object]) -> Settings:
         given["prefix_cache"] = False
     if "kv_memory" in given:
         given["kv_memory_bytes"] = given.pop("kv_memory")
+    if isinstance(adapters := given.get("adapters"), dict):
+        given["adapters"] = {**read.engine.adapters, **adapters}
     return Settings(
         server=_overlaid(read.server, given, GatewayConfig),
         engine=_overlaid(read.engine, given, EngineConfig),

@@ -50,12 +50,13 @@ class ModelNotFoundError(GatewayError):
 
     param = "model"
 
-    def __init__(self, asked: str, served: str) -> None:
-        super().__init__(asked, served)
+    def __init__(self, asked: str, *served: str) -> None:
+        super().__init__(asked, *served)
         self.asked, self.served = asked, served
 
     def __str__(self) -> str:
-        return f"the model {self.asked!r} is not served here; {self.served!r} is"
+        names, verb = map(repr, self.served), "is" if len(self.served) == 1 else "are"
+        return f"the model {self.asked!r} is not served here; {', '.join(names)} {verb}"
 
 
 class ContextLengthError(GatewayError):
@@ -125,6 +126,10 @@ class DrainingError(GatewayError):
     """The server is stopping and takes no new requests."""
 
 
+class ChangeRefusedError(GatewayError):
+    """The worker cannot load, unload or reload what it was asked to; all is as it was."""
+
+
 class SlowClientError(GatewayError):
     """The client did not take what it was sent in time, so its connection is cut."""
 
@@ -168,6 +173,7 @@ _VERDICTS: Mapping[type[BaseException] | FailureKind, Verdict] = {
     TokenIdError: Verdict(400, _ASKED_WRONG, "invalid_value"),
     ContextLengthError: Verdict(400, _ASKED_WRONG, "context_length_exceeded"),
     HostRefusedError: Verdict(403, _ASKED_WRONG, "host_refused"),
+    ChangeRefusedError: Verdict(400, _ASKED_WRONG, "change_refused"),
     ModelNotFoundError: Verdict(404, _ASKED_WRONG, "model_not_found"),
     BodyTimeoutError: Verdict(408, _ASKED_WRONG, "body_timeout"),
     BodyTooLargeError: Verdict(413, _ASKED_WRONG, "body_too_large"),

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -16,6 +16,7 @@ from gateway.backends.base import Backend
 from gateway.config import GatewayConfig
 from gateway.encoding import EncodePool
 from gateway.errors import (
+    BadModelError,
     DrainingError,
     GenerationFailedError,
     ModelNotFoundError,
@@ -42,6 +43,26 @@ class Served:
     encoder: PromptEncoder
     token_bytes: TokenBytes
     since: int  # seconds since the epoch
+    parent: str | None = None  # the model's name where `name` is one of its adapters
+
+    @property
+    def adapter(self) -> str | None:
+        """The adapter that requests for `name` are answered with."""
+        return None if self.parent is None else self.name
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What clients may ask for: the model, then its adapters."""
+        return (self.parent or self.name, *(adapter.name for adapter in self.info.adapters))
+
+    def called(self, name: str) -> Served:
+        """Return the model or the adapter that is called `name`. Raises ModelNotFoundError."""
+        base = self.parent or self.name
+        if name == base:
+            return self if self.parent is None else replace(self, name=base, parent=None)
+        if name not in self.names:
+            raise ModelNotFoundError(name, *self.names)
+        return replace(self, name=name, parent=base)
 
     @property
     def max_characters(self) -> int:
@@ -105,6 +126,8 @@ class Service:
         except (OSError, PrefixCacheError) as error:
             raise StartError(f"the tokenizer in {info.folder} cannot be used: {error}") from error
         name = self.config.served_model_name or info.name
+        if any(adapter.name == name for adapter in info.adapters):
+            raise BadModelError(f"the model and an adapter are both called {name!r}")
         token_bytes = TokenBytes(encoder.tokenizer)
         self._served = Served(name, info, encoder, token_bytes, since=int(self.wall_clock()))
 
@@ -123,11 +146,13 @@ class Service:
         return self._served
 
     def served_as(self, name: str) -> Served:
-        """Return the model if it is called `name`. Raises ModelNotFoundError, or as `served`."""
-        served = self.served()
-        if name != served.name:
-            raise ModelNotFoundError(name, served.name)
-        return served
+        """Return the model or adapter called `name`. Raises ModelNotFoundError, or as `served`."""
+        return self.served().called(name)
+
+    def use_info(self, info: ModelInfo) -> None:
+        """Serve what a change of the backend's model has given: other adapters, other weights."""
+        if self._served is not None:
+            self._served = replace(self._served, info=info)
 
     async def encode(self, work: Callable[[], _T]) -> _T:
         """Return what `work` returns, called in a thread: all that a large body makes slow.

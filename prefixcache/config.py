@@ -16,12 +16,14 @@ WeightsName = Literal["auto", "float32", "16bit", "int8"]
 SpeculationName = Literal["auto", "off"]
 
 DEFAULT_IDLE_TTL_SECONDS = 3600.0
+MAX_ADAPTER_NAME = 128  # characters
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What an engine loads and how much it may use."""
 
     model: str | None = None  # folder, .gguf file or hub name; None: the default chat model
+    adapters: dict[str, str] = {}  # LoRA adapters to begin with: folders by name
     dtype: DType = "auto"  # auto: float32 on a CPU, the checkpoint's own on a GPU
     weights: WeightsName = "auto"  # what products read; auto: 16bit on a CPU, dtype on a GPU
     device: str = "auto"  # auto: cuda where there is one, else cpu
@@ -73,6 +75,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
                 raise ConfigError(setting, getattr(self, setting), "must be at least 0")
         if self.max_model_tokens == 1:
             raise ConfigError("max_model_tokens", 1, "must be at least 2: a prompt and an answer")
+        for name in self.adapters:
+            require_adapter_name(name)
         self._require_choice("eviction_policy", get_args(PolicyName))
         self._require_choice("admission_order", get_args(AdmissionOrderName))
         self._require_choice("weights", get_args(WeightsName))
@@ -82,3 +86,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         if getattr(self, setting) not in choices:
             reason = f"must be one of {', '.join(choices)}"
             raise ConfigError(setting, getattr(self, setting), reason)
+
+
+def require_adapter_name(name: str) -> None:
+    """Raise ConfigError where `name` cannot be what requests call an adapter."""
+    if not (name.isprintable() and name.strip() == name and 0 < len(name) <= MAX_ADAPTER_NAME):
+        reason = f"a name is 1 to {MAX_ADAPTER_NAME} printable characters, without space around it"
+        raise ConfigError("adapters", name[: MAX_ADAPTER_NAME + 1], reason)

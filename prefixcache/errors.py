@@ -129,6 +129,17 @@ class UnsupportedModelError(ModelError):
         return f"{self.architecture} cannot be served: {self.reason}{others}"
 
 
+class AdapterError(EngineError):
+    """An adapter cannot be loaded, or there is none of that name."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(name, reason)
+        self.name, self.reason = name, reason
+
+    def __str__(self) -> str:
+        return f"adapter {self.name!r}: {self.reason}"
+
+
 class GrammarError(EngineError):
     """A grammar cannot be used; the text is the library's reason."""
 

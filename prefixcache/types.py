@@ -90,6 +90,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     token_ids: bytes  # packed: little-endian uint32 (prefixcache.index.tokens.pack)
     sampling: SamplingParams
     tenant: str = "default"
+    adapter: str | None = None  # the name of a loaded one; None: the model as it is
     salt: str | None = None  # narrows the tenant's namespace
     read_cache: bool = True
     store_cache: bool = True
@@ -198,6 +199,16 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     misses: dict[str, int] = {}  # requests that did not find all of their prompt, by reason
 
 
+class AdapterInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One load of an adapter."""
+
+    name: str  # what requests ask for
+    folder: str
+    rank: int  # the largest of its layers
+    n_layers: int  # linear layers that it adds to
+    load_id: str  # differs at every load, whatever the name
+
+
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The model that an engine has loaded."""
 
@@ -214,6 +225,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     device: str
     load_id: str  # differs at every load, whatever the name
     max_grammar_bytes: int = MAX_GRAMMAR_BYTES  # of what one answer must follow
+    adapters: tuple[AdapterInfo, ...] = ()  # loaded now, in order of their first load
 
     @property
     def kv_format(self) -> str:

@@ -19,7 +19,7 @@ from prefixcache.config import EngineConfig
 from prefixcache.errors import WireError
 from prefixcache.types import EngineStats, Event, GenerationRequest, ModelInfo, RequestId
 
-VERSION = 2
+VERSION = 3
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 HEADER = struct.Struct(">BI")
 
@@ -41,6 +41,34 @@ class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
     """Gateway to worker: end a request. Unknown and finished ids are ignored."""
 
     request_id: RequestId
+
+
+class LoadAdapter(msgspec.Struct, frozen=True, tag="load_adapter"):
+    """Gateway to worker: load an adapter, or load it again; answered by Changed or ChangeRefused.
+
+    `change_id` is the gateway's own and comes back in the answer.
+    """
+
+    change_id: int
+    name: str
+    folder: str
+
+
+class UnloadAdapter(msgspec.Struct, frozen=True, tag="unload_adapter"):
+    """Gateway to worker: take an adapter away; answered as LoadAdapter."""
+
+    change_id: int
+    name: str
+
+
+class Reload(msgspec.Struct, frozen=True, tag="reload"):
+    """Gateway to worker: read the model's weights again; answered as LoadAdapter, when they serve.
+
+    `drains`: requests that have begun end with the weights that they began with; else they fail.
+    """
+
+    change_id: int
+    drains: bool = True
 
 
 class Stop(msgspec.Struct, frozen=True, tag="stop"):
@@ -69,6 +97,20 @@ class StartFailed(msgspec.Struct, frozen=True, tag="start_failed"):
     is_bad_input: bool = False
 
 
+class Changed(msgspec.Struct, frozen=True, tag="changed"):
+    """Worker to gateway: a change is made; `model` is what is served from now on."""
+
+    change_id: int
+    model: ModelInfo
+
+
+class ChangeRefused(msgspec.Struct, frozen=True, tag="change_refused"):
+    """Worker to gateway: a change cannot be made; all is as it was."""
+
+    change_id: int
+    message: str
+
+
 class Step(msgspec.Struct, frozen=True, tag="step"):
     """Worker to gateway: what one engine step (or an idle moment) brought."""
 
@@ -85,8 +127,9 @@ class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):
     step_seconds: float
 
 
-ToWorker = Start | Submit | Cancel | Stop
-ToGateway = Progress | Ready | StartFailed | Step | Heartbeat
+Change = LoadAdapter | UnloadAdapter | Reload
+ToWorker = Start | Submit | Cancel | Change | Stop
+ToGateway = Progress | Ready | StartFailed | Step | Heartbeat | Changed | ChangeRefused
 
 _encoder = msgspec.msgpack.Encoder()
 _to_worker: msgspec.msgpack.Decoder[ToWorker] = msgspec.msgpack.Decoder(ToWorker)

@@ -11,6 +11,7 @@ from prefixcache import wire
 from prefixcache.config import EngineConfig
 from prefixcache.errors import WireError
 from prefixcache.types import (
+    AdapterInfo,
     Delta,
     EngineStats,
     Failed,
@@ -42,6 +43,7 @@ REQUEST = GenerationRequest(
     ),
     tenant="t",
     salt="s",
+    adapter="a",
     read_cache=False,
     store_cache=False,
 )
@@ -71,6 +73,7 @@ INFO = ModelInfo(
     weights="float32",
     device="cpu",
     load_id="l",
+    adapters=(AdapterInfo(name="a", folder="/a", rank=8, n_layers=9, load_id="m"),),
 )
 EVENTS = (
     Started(ID, 5, 4),
@@ -80,9 +83,12 @@ EVENTS = (
     Failed(ID, FailureKind.CANCELLED, "gone", Usage(1, 0, 0)),
 )
 TO_WORKER: list[wire.ToWorker] = [
-    wire.Start(EngineConfig(model="x", dtype="float16", kv_memory_bytes=9)),
+    wire.Start(EngineConfig(model="x", dtype="float16", adapters={"a": "b"}, kv_memory_bytes=9)),
     wire.Submit(REQUEST),
     wire.Cancel(ID),
+    wire.LoadAdapter(2**40, "a", "/folder"),
+    wire.UnloadAdapter(3, "\u00e4"),
+    wire.Reload(4, drains=False),
     wire.Stop(),
 ]
 TO_GATEWAY: list[wire.ToGateway] = [
@@ -90,6 +96,8 @@ TO_GATEWAY: list[wire.ToGateway] = [
     wire.Ready(INFO),
     wire.StartFailed("no such model"),
     wire.Step(EVENTS, STATS),
+    wire.Changed(2**40, INFO),
+    wire.ChangeRefused(5, "no such adapter"),
 ]
 
 

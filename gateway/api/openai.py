@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 from aiohttp import web
+from msgspec import UNSET, UnsetType
 
 from gateway.api.openai_chat import create_chat_completion
 from gateway.api.openai_completions import create_completion
@@ -19,15 +20,21 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     created: int
     owned_by: str = "prefixcache"
     max_model_len: int
+    parent: str | UnsetType = UNSET  # of an adapter: the model that it is for, as others have it
 
     @classmethod
     def of(cls, served: Served) -> ModelCard:
-        """Return the card of the served model."""
-        return cls(id=served.name, created=served.since, max_model_len=served.info.max_model_tokens)
+        """Return the card of the served model, or of an adapter."""
+        return cls(
+            id=served.name,
+            created=served.since,
+            max_model_len=served.info.max_model_tokens,
+            parent=UNSET if served.parent is None else served.parent,
+        )
 
 
 class ModelList(msgspec.Struct, frozen=True, kw_only=True):
-    """All models: one."""
+    """All models: one, and its adapters."""
 
     object: str = "list"
     data: list[ModelCard]
@@ -36,11 +43,12 @@ class ModelList(msgspec.Struct, frozen=True, kw_only=True):
 async def list_models(request: web.Request) -> web.Response:
     """Answer with the list of models."""
     served = request.app[SERVICE].served()
-    return json_response(msgspec.json.encode(ModelList(data=[ModelCard.of(served)])))
+    cards = [ModelCard.of(served.called(name)) for name in served.names]
+    return json_response(msgspec.json.encode(ModelList(data=cards)))
 
 
 async def show_model(request: web.Request) -> web.Response:
-    """Answer with one model, if that is the one served."""
+    """Answer with one model or adapter, if it is served."""
     served = request.app[SERVICE].served_as(request.match_info["model"])
     return json_response(msgspec.json.encode(ModelCard.of(served)))
 

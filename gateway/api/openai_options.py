@@ -133,6 +133,7 @@ def make_call(service: Service, served: Served, body: GenerationBody, prompts: P
                 request_id=RequestId(service.new_id()),
                 token_ids=packed,
                 sampling=replace(sampling, choice=choice_index),
+                adapter=served.adapter,
                 salt=body.cache_salt,
                 read_cache=cache.read is not False,
                 store_cache=cache.store is not False,

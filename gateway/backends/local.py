@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import msgspec
 
+from gateway.backends.changes import PendingChanges
 from gateway.backends.process import WorkerProcess, launch_worker
 from gateway.backends.streams import EventStream
 from gateway.backends.watchdog import Watchdog
@@ -97,6 +98,7 @@ class LocalBackend:
         self._supervisor: asyncio.Task[None] | None = None
         self._is_ready = False
         self._streams: dict[RequestId, EventStream] = {}
+        self._changes = PendingChanges()
         self._past = self._latest = IDLE_STATS  # earlier workers' totals; this worker's numbers
 
     @property
@@ -128,6 +130,40 @@ class LocalBackend:
         finally:
             if self._streams.pop(request.request_id, None) is not None:
                 worker.cancel(request.request_id)
+
+    async def load_adapter(self, name: str, folder: str) -> ModelInfo:
+        """Load an adapter, or load it again; a worker that is started again has it too.
+
+        Raises:
+            ChangeRefusedError: the worker says why; all is as it was.
+            NotReadyError: the worker is being started again, or died meanwhile.
+        """
+        adapters = {**self._config.adapters, name: folder}
+        model = await self._change(lambda number: wire.LoadAdapter(number, name, folder))
+        self._config = msgspec.structs.replace(self._config, adapters=adapters)
+        return model
+
+    async def unload_adapter(self, name: str) -> ModelInfo:
+        """Take an adapter away; its requests go on to their end. Raises as `load_adapter`."""
+        model = await self._change(lambda number: wire.UnloadAdapter(number, name))
+        left = {each: folder for each, folder in self._config.adapters.items() if each != name}
+        self._config = msgspec.structs.replace(self._config, adapters=left)
+        return model
+
+    async def reload(self, *, drains: bool = True) -> ModelInfo:
+        """Read the model's weights again; return once they serve. Raises as `load_adapter`.
+
+        `drains`: as in `Engine.reload`.
+        """
+        return await self._change(lambda number: wire.Reload(number, drains))
+
+    async def _change(self, make: Callable[[int], wire.Change]) -> ModelInfo:
+        worker = self._worker
+        if worker is None or not self._is_ready:
+            raise NotReadyError("the worker is being started again; try in a moment")
+        number, answer = self._changes.open()
+        worker.change(make(number))
+        return await answer
 
     def stats(self) -> EngineStats:
         """Return the worker's latest numbers, with the totals of its predecessors added."""
@@ -205,6 +241,8 @@ class LocalBackend:
                     self._latest = message.stats
                     for event in message.events:
                         self._pass_on(worker, event)
+                elif isinstance(message, wire.Changed | wire.ChangeRefused):
+                    self._changes.answer(message)
         except WireError as error:
             return str(error)
         except Exception:  # a task's edge: a fault here must not leave requests waiting for ever
@@ -243,3 +281,4 @@ class LocalBackend:
         for stream in self._streams.values():
             stream.fail(kind, message)
         self._streams.clear()
+        self._changes.fail()

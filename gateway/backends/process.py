@@ -19,6 +19,7 @@ from prefixcache.types import GenerationRequest, ModelInfo, RequestId
 
 _STANDARD_ERROR = 2  # the worker's standard output goes there too: ours is for the ready line
 
+Report = wire.Step | wire.Heartbeat | wire.Changed | wire.ChangeRefused
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
@@ -49,18 +50,22 @@ class WorkerProcess:
         with suppress(ConnectionError):
             await self._writer.drain()
 
+    def change(self, change: wire.Change) -> None:
+        """Ask the worker for a change; the answer is among `messages`."""
+        self._writer.write(wire.encode(change))
+
     def cancel(self, request_id: RequestId) -> None:
         """Tell the worker to end a request; unknown and finished ones are ignored there."""
         self._writer.write(wire.encode(wire.Cancel(request_id)))
 
-    async def messages(self) -> AsyncIterator[wire.Step | wire.Heartbeat]:
+    async def messages(self) -> AsyncIterator[Report]:
         """Give what the worker reports until its side of the connection ends.
 
         Raises:
             WireError: it sent what cannot be read, or what has no place here.
         """
         while (message := await _receive(self._reader)) is not None:
-            if not isinstance(message, wire.Step | wire.Heartbeat):
+            if not isinstance(message, Report):
                 raise WireError(f"the worker sent {type(message).__name__} while serving")
             yield message
 
@@ -197,7 +202,7 @@ async def _load(
                 return model
             case wire.StartFailed(text, is_bad_input):
                 raise BadModelError(text) if is_bad_input else StartError(text)
-            case wire.Step() | wire.Heartbeat():
+            case wire.Step() | wire.Heartbeat() | wire.Changed() | wire.ChangeRefused():
                 raise WireError("the worker reported a step before it was ready")
             case None:
                 code = await process.wait()

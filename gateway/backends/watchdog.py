@@ -36,7 +36,7 @@ class Watchdog:
         self._has_heard = True
         self._in_step_seconds = 0.0
 
-    def heard(self, message: wire.Step | wire.Heartbeat) -> None:
+    def heard(self, message: wire.ToGateway) -> None:
         """Take note of a message."""
         self._has_heard = True
         self._in_step_seconds = message.step_seconds if isinstance(message, wire.Heartbeat) else 0.0

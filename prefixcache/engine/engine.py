@@ -7,30 +7,29 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 
-import msgspec
 from transformers import PreTrainedModel
 
 from prefixcache.config import EngineConfig
-from prefixcache.engine.answers import Answers, end_tokens
+from prefixcache.engine.answers import Answers
 from prefixcache.engine.budget import StepBudget
 from prefixcache.engine.compiling import CompilingRequests, GrammarCompiler, ModelGrammars
 from prefixcache.engine.counters import Counters
 from prefixcache.engine.deadlines import Deadlines, overdue_message
 from prefixcache.engine.deferred import Cancels
 from prefixcache.engine.index_groups import IndexGroups
+from prefixcache.engine.intake import Intake
 from prefixcache.engine.loading import LoadedModel, load_model, prepare_model
+from prefixcache.engine.reloading import LoadAgain
 from prefixcache.engine.runner import Runner
-from prefixcache.engine.sampling import Sampler
 from prefixcache.engine.scheduler import Scheduler
 from prefixcache.engine.sequence import Sequence
+from prefixcache.engine.served import Served
 from prefixcache.engine.shares import Share
 from prefixcache.engine.speculation import Speculation
-from prefixcache.engine.validation import request_refusal
 from prefixcache.engine.window_room import WindowRoom
 from prefixcache.errors import ConfigError, EngineError, RequestTooLargeError
-from prefixcache.index import TOKEN_BYTES, BlockCopy, Namespace, PrefixCache, unpack
-from prefixcache.index.policies import PolicyOptions, make_policy
-from prefixcache.text import OutputText, Tokenizer
+from prefixcache.index import BlockCopy
+from prefixcache.text import Tokenizer
 from prefixcache.types import (
     EngineStats,
     Event,
@@ -62,25 +61,13 @@ class Engine:
         config: EngineConfig,
         *,
         clock: Callable[[], float] = time.perf_counter,  # seconds; paces long prompts
+        load_again: LoadAgain | None = None,  # for `reload`
     ) -> None:
         self._store = loaded.store
         self._tokenizer = loaded.tokenizer
-        self.info: ModelInfo = loaded.info
         groups = IndexGroups.of(loaded.store)
         self._whole_group = groups.whole
-        self.cache = PrefixCache(
-            pool_blocks=groups.pool_blocks,
-            windows=groups.windows,
-            block_size_tokens=config.block_size_tokens,
-            growth_blocks=config.growth_blocks,
-            token_exact_reuse=config.token_exact_reuse,
-            policy=partial(
-                make_policy,
-                config.eviction_policy,
-                PolicyOptions(idle_ttl_seconds=config.idle_ttl_seconds),
-            ),
-            copy_block=self._copy_block,
-        )
+        self.cache = groups.new_cache(config, self._copy_block)
         device = loaded.model.device.type
         budget = StepBudget(
             step_seconds=config.step_seconds,
@@ -88,6 +75,7 @@ class Engine:
             first_tokens=FIRST_STEP_TOKENS.get(device, FIRST_STEP_TOKENS_ELSEWHERE),
         )
         windows = WindowRoom(self.cache, groups, self._store)
+        self._served = Served(loaded, config, self.cache, load_again)
         self._scheduler = Scheduler(self.cache, config, budget, windows)
         self._config = config
         self._clock = clock
@@ -95,6 +83,9 @@ class Engine:
         self._compiling = CompilingRequests(
             GrammarCompiler(grammars, max_kept=config.max_grammars),
             limit_seconds=config.grammar_seconds,
+        )
+        self._intake = Intake(
+            self._served, config, loaded.tokenizer, self._scheduler, self._compiling
         )
         self._runner = Runner(loaded.model, loaded.store, budget, clock)
         self._counters = Counters()
@@ -122,7 +113,9 @@ class Engine:
             ModelError: it cannot be found, read or served; the message says why.
             ConfigError: the KV memory cannot be had.
         """
-        return cls(load_model(config, env=env, report=report), config)
+        load_again = partial(load_model, env=env, report=logger.info)
+        loaded = load_model(config, env=env, report=report)
+        return cls(loaded, config, load_again=load_again)
 
     @classmethod
     def from_model(
@@ -158,7 +151,18 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """Whether `step` would bring anything."""
-        return bool(self._answers.in_flight or self._answers.has_news or self._compiling)
+        requests = self._answers.in_flight or self._answers.has_news or self._compiling
+        return bool(requests or self.is_reloading)
+
+    @property
+    def info(self) -> ModelInfo:
+        """The model and its adapters, as they are served now."""
+        return self._served.info
+
+    @property
+    def is_reloading(self) -> bool:
+        """Whether a reloaded model waits for requests to end."""
+        return self._served.next is not None
 
     @property
     def seconds_to_next_look(self) -> float | None:
@@ -179,11 +183,11 @@ class Engine:
         if request.request_id in self._answers.in_flight or request.request_id in self._compiling:
             raise EngineError(f"request id {request.request_id!r} is in use")
         with self._cancels.held():
-            refusal = self._refusal(request)
+            refusal = self._intake.refusal(request)
             if refusal is not None:
                 self._answers.refuse(request.request_id, *refusal)
                 return
-            sequence = self._sequence(request)
+            sequence = self._intake.sequence(request)
             self._deadlines.note(sequence)
             if request.sampling.grammar is None:
                 self._queue(sequence)
@@ -193,6 +197,56 @@ class Engine:
     def cancel(self, request_id: RequestId) -> None:
         """End a request: no token follows, its blocks are released. Unknown ids are ignored."""
         self._cancels(request_id)
+
+    def load_adapter(self, name: str, folder: str) -> ModelInfo:
+        """Load a LoRA adapter in peft's format, or load it again; return what is served now.
+
+        Requests that are there go on with what they began with; those to come have the new
+        weights and match nothing of the old ones.
+
+        Raises:
+            AdapterError: it cannot be served; an adapter that had the name before keeps it.
+            ConfigError: `name` cannot be a name.
+
+        Cost: the files are read and a few tokens fed; nothing else happens meanwhile.
+        """
+        with self._cancels.held():
+            self._served.load_adapter(name, folder)
+        return self.info
+
+    def unload_adapter(self, name: str) -> ModelInfo:
+        """Take an adapter away, and return what is served now. Requests that have it go on with it.
+
+        Raises:
+            AdapterError: none of that name is loaded.
+        """
+        with self._cancels.held():
+            self._served.unload_adapter(name)
+        return self.info
+
+    def reload(self, *, drains: bool = True) -> None:
+        """Load the model's weights again, and serve them when those who have begun have ended.
+
+        Until then nobody new is admitted. Whoever waits is answered with the new weights, and
+        nothing that the old ones have computed is matched. `is_reloading` tells when that is.
+
+        Args:
+            drains: those who have begun go on with the old weights to their end; else they fail.
+
+        Raises:
+            ModelError, AdapterError, ConfigError: the new weights, or an adapter, cannot be
+                served; the old ones go on.
+            EngineError: the model is not from a file, or it is being reloaded.
+
+        Cost: the load, during which nothing else happens, and memory for both weights until then.
+        """
+        with self._cancels.held():
+            self._served.load_next()
+            self._scheduler.admits_new = False
+            for sequence in [] if drains else list(self._answers.in_flight.values()):
+                if sequence.has_begun:
+                    message = "the model was reloaded; send the request again"
+                    self._answers.fail(sequence, FailureKind.CANCELLED, message)
 
     def step(self, poll: Callable[[], None] | None = None) -> list[Event]:
         """Run one batch through the model.
@@ -209,6 +263,7 @@ class Engine:
                 self.cache.expire()
             for overdue in self._deadlines.overdue():
                 self._expire(*overdue)
+            self._swap_if_drained()
             self._take_compiled()
             shares = self._schedule()
             if shares:
@@ -252,6 +307,21 @@ class Engine:
         else:
             self._answers.expire(sequence, kind, limit_seconds)
 
+    def _swap_if_drained(self) -> None:
+        """Serve the reloaded model if nobody is left who has begun with the old one."""
+        following = self._served.next
+        if following is None:
+            return
+        in_flight = list(self._answers.in_flight.values())
+        if any(sequence.has_begun for sequence in in_flight):
+            return
+        self._served.swap(following)
+        self._runner.use_model(following.loaded.model)
+        self._scheduler.admits_new = True
+        for sequence in in_flight:
+            if not self._served.keep_up(sequence):
+                self._answers.fail(sequence, FailureKind.INVALID, "its adapter is not loaded now")
+
     def _schedule(self) -> list[Share]:
         """Return what the step computes; tell who was admitted, and who never can be."""
         schedule = self._scheduler.schedule()
@@ -267,6 +337,11 @@ class Engine:
         return self._speculation.with_drafts(schedule.shares)
 
     def _queue(self, sequence: Sequence) -> None:
+        if not self._served.keep_up(sequence):
+            name, message = sequence.request.request_id, "its adapter is not loaded now"
+            sequence.has_ended = True
+            self._answers.refuse(name, FailureKind.INVALID, message)
+            return
         self._answers.open(sequence)
         self._scheduler.waiting.add(sequence)
 
@@ -285,48 +360,6 @@ class Engine:
 
     def _copy_block(self, copy: BlockCopy) -> None:
         self._store.copy_block(copy.group, copy.source, copy.target, copy.n_tokens)
-
-    def _refusal(self, request: GenerationRequest) -> tuple[FailureKind, str] | None:
-        refusal = request_refusal(
-            request,
-            self.info,
-            has_tokenizer=self._tokenizer is not None,
-            max_grammar_bytes=self._config.max_grammar_bytes,
-        )
-        waiting, most = self._scheduler.waiting, self._config.max_waiting_requests
-        n_new, n_all = (n + len(self._compiling) for n in (waiting.n_new, len(waiting)))
-        if refusal is None and (n_new >= most or n_all >= 2 * most):
-            return FailureKind.OVERLOADED, f"{n_all} requests are waiting; try again later"
-        return refusal
-
-    def _sequence(self, request: GenerationRequest) -> Sequence:
-        text = None
-        if self._tokenizer is not None:
-            text = OutputText(
-                self._tokenizer,
-                stop=request.sampling.stop,
-                shown_ids=request.sampling.shown_special_ids,
-            )
-        sampling = request.sampling
-        if sampling.prompt_scores is not None:  # every row has to be computed
-            request = msgspec.structs.replace(request, read_cache=False)
-        n_prompt = len(request.token_ids) // TOKEN_BYTES
-        return Sequence(
-            request=request,
-            namespace=Namespace(
-                model=self.info.load_id,
-                kv_format=self.info.kv_format,
-                tenant=request.tenant,
-                salt=request.salt,
-            ),
-            max_tokens=min(sampling.max_tokens, self.info.max_model_tokens - n_prompt),
-            sampler=Sampler(
-                sampling,
-                prompt=unpack(request.token_ids) if sampling.repetition_penalty != 1 else (),
-                end_ids=end_tokens(sampling, self.info) if sampling.grammar is None else (),
-            ),
-            text=text,
-        )
 
 
 def _nothing() -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
-from prefixcache.index import Lease
+from prefixcache.config import EngineConfig
+from prefixcache.index import BlockCopy, Lease, PrefixCache
+from prefixcache.index.policies import PolicyOptions, make_policy
 from prefixcache.kv import KVStore
 from prefixcache.types import Span
 
@@ -38,6 +42,21 @@ class IndexGroups:
     def whole(self) -> int:
         """The index's first group that has every position."""
         return self.windows.index(None)
+
+    def new_cache(
+        self, config: EngineConfig, copy_block: Callable[[BlockCopy], None]
+    ) -> PrefixCache:
+        """Return an empty index over these groups. `copy_block`: copies KV within the store."""
+        options = PolicyOptions(idle_ttl_seconds=config.idle_ttl_seconds)
+        return PrefixCache(
+            pool_blocks=self.pool_blocks,
+            windows=self.windows,
+            block_size_tokens=config.block_size_tokens,
+            growth_blocks=config.growth_blocks,
+            token_exact_reuse=config.token_exact_reuse,
+            policy=partial(make_policy, config.eviction_policy, options),
+            copy_block=copy_block,
+        )
 
     def tables(self, lease: Lease) -> tuple[tuple[Span, ...], ...]:
         """Return a lease's blocks in each group of the store."""

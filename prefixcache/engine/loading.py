@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from prefixcache.config import EngineConfig
 from prefixcache.engine.default_model import DEFAULT_MODEL
 from prefixcache.engine.model import PagedModel
+from prefixcache.engine.owning import own_weights
 from prefixcache.engine.resolve import resolve_model, serving_folder
 from prefixcache.engine.resources import kv_memory_bytes, usable_device, use_threads
 from prefixcache.engine.selfcheck import N_TOKENS, check_model
@@ -64,6 +65,7 @@ def load_model(
             f"{source} lacks {len(lacking)} of its weights, or has them in another shape:"
             f" {', '.join(lacking[:3])}. Fetch or convert it again."
         )
+    own_weights(model)
     return prepare_model(
         model.to(device),
         config,

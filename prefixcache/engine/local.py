@@ -134,14 +134,18 @@ class LocalModel:
         prompts: Sequence[Prompt],
         sampling: SamplingParams = GREEDY,
         cache: CacheUse = SHARED,
+        *,
+        adapter: str | None = None,
     ) -> list[Generation]:
         """Continue all prompts as one batch; answers come in the order of the prompts.
+
+        `adapter`: one that the engine has loaded; None: the model as it is.
 
         Raises:
             EngineError: a prompt was refused or failed; the others were let go.
             TokenIdError, TextError: a prompt cannot be encoded; nothing was started.
         """
-        ids = self._submit(prompts, sampling, cache)
+        ids = self._submit(prompts, sampling, cache, adapter)
         partial = {request_id: _Partial() for request_id in ids}
         done: dict[RequestId, Generation] = {}
         for event in self._events(ids):
@@ -155,6 +159,8 @@ class LocalModel:
         messages: Sequence[Mapping[str, object]],
         sampling: SamplingParams = GREEDY,
         cache: CacheUse = SHARED,
+        *,
+        adapter: str | None = None,
     ) -> Generation:
         """Answer a conversation; `messages` as in the OpenAI API.
 
@@ -162,22 +168,33 @@ class LocalModel:
             TemplateError: the model's template refuses the messages.
             EngineError: as `generate`.
         """
-        return self.generate([self._need_encoder().chat(messages)], sampling, cache)[0]
+        return self.generate(
+            [self._need_encoder().chat(messages)], sampling, cache, adapter=adapter
+        )[0]
 
     def stream(
-        self, prompt: Prompt, sampling: SamplingParams = GREEDY, cache: CacheUse = SHARED
+        self,
+        prompt: Prompt,
+        sampling: SamplingParams = GREEDY,
+        cache: CacheUse = SHARED,
+        *,
+        adapter: str | None = None,
     ) -> Iterator[str]:
         """Yield the answer's text as it comes; closing the iterator cancels the request.
 
         Raises:
             EngineError, TokenIdError, TextError: as `generate`, from the first `next` on.
         """
-        for event in self._events(self._submit([prompt], sampling, cache)):
+        for event in self._events(self._submit([prompt], sampling, cache, adapter)):
             if isinstance(event, Delta):
                 yield event.text
 
     def _submit(
-        self, prompts: Sequence[Prompt], sampling: SamplingParams, cache: CacheUse
+        self,
+        prompts: Sequence[Prompt],
+        sampling: SamplingParams,
+        cache: CacheUse,
+        adapter: str | None,
     ) -> list[RequestId]:
         packed = [
             pack(self._need_encoder().text(prompt) if isinstance(prompt, str) else prompt)
@@ -191,6 +208,7 @@ class LocalModel:
                     request_id=request_id,
                     token_ids=token_ids,
                     sampling=sampling,
+                    adapter=adapter,
                     salt=cache.salt,
                     read_cache=cache.read,
                     store_cache=cache.store,

@@ -28,6 +28,7 @@ class Chunk:
     tables: tuple[Sequence[Span], ...]
     n_logits: int  # the last so many tokens' logits are wanted
     first_blocks: tuple[int, ...] = ()  # empty: every table begins at position 0
+    adapter: str | None = None  # the load that its rows are computed with; None: the model alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,8 @@ class GroupStep:
 class Step:
     """Everything that one forward needs, made once and read by every layer.
 
-    The rows are the chunks' tokens, chunk after chunk, those that share a prefix side by side.
+    The rows are the chunks' tokens, chunk after chunk: those of one adapter side by side, and of
+    these those that share a prefix.
     """
 
     store: KVStore
@@ -50,6 +52,7 @@ class Step:
     positions: Tensor  # int64 [1, t]
     logit_rows: Tensor  # int64 [wanted logits], in the order in which the chunks were given
     groups: tuple[GroupStep, ...]
+    adapters: tuple[tuple[str, slice], ...] = ()  # each load that is asked for, and its rows
 
 
 def plan_step(chunks: Sequence[Chunk], store: KVStore, device: torch.device) -> Step:
@@ -61,7 +64,7 @@ def plan_step(chunks: Sequence[Chunk], store: KVStore, device: torch.device) -> 
         [_runs(chunk, group, store) for chunk in chunks]
         for group in range(len(store.layout.groups))
     ]
-    order = sharing_order(tables[_widest_group(store)])
+    order = _side_by_side(chunks, sharing_order(tables[_widest_group(store)]))
     packed = [chunks[index] for index in order]
     token_ids = [token for chunk in packed for token in chunk.token_ids]
     positions = [place for chunk in packed for place in _positions(chunk)]
@@ -74,6 +77,7 @@ def plan_step(chunks: Sequence[Chunk], store: KVStore, device: torch.device) -> 
             _plan_group(store, group, packed, [runs[index] for index in order])
             for group, runs in enumerate(tables)
         ),
+        adapters=_adapter_rows(packed),
     )
 
 
@@ -95,6 +99,30 @@ def _plan_group(
 def _runs(chunk: Chunk, group: int, store: KVStore) -> tuple[Run, ...]:
     first_block = chunk.first_blocks[group] if chunk.first_blocks else 0
     return joined_runs(chunk.tables[group], store.layout.block_size_tokens, first_block)
+
+
+def _side_by_side(chunks: Sequence[Chunk], order: list[int]) -> list[int]:
+    """Return `order` with the chunks of each adapter together, so that its rows are one slice.
+
+    What shares a prefix has the same adapter, and stays together.
+    """
+    if all(chunk.adapter is None for chunk in chunks):
+        return order
+    firsts: dict[str | None, int] = {}
+    for index in order:
+        firsts.setdefault(chunks[index].adapter, len(firsts))
+    return sorted(order, key=lambda index: firsts[chunks[index].adapter])
+
+
+def _adapter_rows(packed: Sequence[Chunk]) -> tuple[tuple[str, slice], ...]:
+    rows: dict[str, slice] = {}
+    stop = 0
+    for chunk in packed:
+        start, stop = stop, stop + len(chunk.token_ids)
+        if chunk.adapter is not None:
+            first = rows.get(chunk.adapter, slice(start, stop))
+            rows[chunk.adapter] = slice(first.start, stop)
+    return tuple(rows.items())
 
 
 def _positions(chunk: Chunk) -> range:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from prefixcache.engine.adapters import Adapting, LoadedAdapter
 from prefixcache.engine.budget import StepBudget
 from prefixcache.engine.index_groups import IndexGroups
 from prefixcache.engine.model import PagedModel
@@ -39,6 +40,12 @@ class Runner:
         self._budget = budget
         self._clock = clock
         self._groups = IndexGroups.of(store)
+        self._adapting = Adapting()
+
+    def use_model(self, model: PagedModel) -> None:
+        """Feed another model from the next step on; its KV has the same layout."""
+        self._adapting.close()
+        self._model = model
 
     def run(self, shares: list[Share]) -> list[Outcome]:
         """Feed the shares as one batch; where that fails, each alone."""
@@ -53,7 +60,11 @@ class Runner:
 
     def _rows(self, shares: list[Share]) -> list[Outcome]:
         chunks = [_chunk(share, self._groups) for share in shares]
-        logits = self._model.forward(plan_step(chunks, self._store, self._model.device))
+        step = plan_step(chunks, self._store, self._model.device)
+        loaded = _adapters_of(shares)
+        adapters = [(loaded[load_id], rows) for load_id, rows in step.adapters]
+        with self._adapting.applied(adapters, step.token_ids.shape[1]):
+            logits = self._model.forward(step)
         self._await_device()
         parts = torch.split(logits, [chunk.n_logits for chunk in chunks])
         return [_outcome(share, part) for share, part in zip(shares, parts, strict=True)]
@@ -90,4 +101,10 @@ def _chunk(share: Share, groups: IndexGroups) -> Chunk:
         tables=groups.tables(sequence.lease),
         n_logits=sequence.n_logits(stop) + len(share.drafts),
         first_blocks=groups.first_blocks(sequence.lease),
+        adapter=None if sequence.adapter is None else sequence.adapter.info.load_id,
     )
+
+
+def _adapters_of(shares: list[Share]) -> dict[str, LoadedAdapter]:
+    found = (share.sequence.adapter for share in shares)
+    return {adapter.info.load_id: adapter for adapter in found if adapter is not None}

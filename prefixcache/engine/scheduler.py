@@ -58,6 +58,7 @@ class Scheduler:
             self.tenants,
             max_overtakes=config.max_overtakes,
         )
+        self.admits_new = True  # False: only who was admitted before and preempted
         self.running: list[Sequence] = []  # in order of admission
         self.preemptions_total = 0
 
@@ -105,7 +106,7 @@ class Scheduler:
             sequence = turns.next()
             if sequence is None:
                 return
-            if sequence.is_behind_twin:
+            if sequence.is_behind_twin or not (self.admits_new or sequence.has_begun):
                 continue
             if self._finds_twin(sequence):
                 n_vain += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from prefixcache.engine.adapters import LoadedAdapter
 from prefixcache.engine.drafting import Drafter
 from prefixcache.engine.sampling import Sampler
 from prefixcache.index import Lease, Namespace, Waiter, pack, unpack
@@ -22,6 +23,7 @@ class Sequence:
     max_tokens: int  # of output; what fits the model already taken into account
     sampler: Sampler
     text: OutputText | None  # None: the engine has no tokenizer
+    adapter: LoadedAdapter | None = None  # what it began with, whatever its name means later
     prompt: list[int] = field(init=False)
     output: list[int] = field(default_factory=list)
     lease: Lease | None = None  # None: waiting
@@ -75,6 +77,11 @@ class Sequence:
     def is_behind_twin(self) -> bool:
         """Whether somebody who runs is reading what it begins with, so that it better waits."""
         return self.waiter is not None and self.waiter.leader is not None
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it was ever admitted."""
+        return self.cached_tokens is not None
 
     @property
     def is_spared(self) -> bool:

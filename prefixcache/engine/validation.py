@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from prefixcache.config import MAX_ADAPTER_NAME
 from prefixcache.index import TOKEN_BYTES
 from prefixcache.types import FailureKind, GenerationRequest, Grammar, ModelInfo, SamplingParams
 
@@ -40,11 +41,18 @@ def request_refusal(
     if request.sampling.stop and not has_tokenizer:
         return FailureKind.INVALID, "stop strings need a tokenizer"
     wrong = (
-        _grammar_fault(request.sampling.grammar, max_grammar_bytes, has_tokenizer)
+        _adapter_fault(request.adapter, info)
+        or _grammar_fault(request.sampling.grammar, max_grammar_bytes, has_tokenizer)
         or _sampling_fault(request.sampling)
         or _deadline_fault(request.deadline_seconds)
     )
     return None if wrong is None else (FailureKind.INVALID, wrong)
+
+
+def _adapter_fault(name: str | None, info: ModelInfo) -> str | None:
+    if name is None or any(adapter.name == name for adapter in info.adapters):
+        return None
+    return f"no adapter {name[:MAX_ADAPTER_NAME]!r} is loaded"
 
 
 def _grammar_fault(grammar: Grammar | None, max_bytes: int, has_tokenizer: bool) -> str | None:

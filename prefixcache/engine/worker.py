@@ -19,16 +19,19 @@ from collections.abc import Callable, Mapping
 
 from transformers.utils.logging import disable_progress_bar
 
+from prefixcache.engine.changes import Changes
 from prefixcache.engine.engine import Engine
 from prefixcache.engine.heartbeat import Pulse
 from prefixcache.engine.inbox import Inbox
-from prefixcache.errors import ConfigError, EngineError, PrefixCacheError, WireError
+from prefixcache.errors import AdapterError, ConfigError, EngineError, PrefixCacheError, WireError
 from prefixcache.types import Event, GenerationRequest
 from prefixcache.wire import (
     HEADER,
     Cancel,
+    LoadAdapter,
     Progress,
     Ready,
+    Reload,
     Start,
     StartFailed,
     Step,
@@ -36,6 +39,7 @@ from prefixcache.wire import (
     Submit,
     ToGateway,
     ToWorker,
+    UnloadAdapter,
     decode_to_worker,
     encode,
     payload_length,
@@ -94,6 +98,7 @@ class Worker:
         self._engine = engine
         self._inbox = inbox or Inbox()
         self._is_read = inbox is not None
+        self._changes = Changes(engine, connection.send)
         self._pulse = Pulse(connection.send, every_seconds=heartbeat_seconds)
         self._is_stopping = False
 
@@ -112,6 +117,7 @@ class Worker:
         with self._pulse.step():
             events: list[Event] = self._engine.step(poll=self._apply_waiting)
         self._connection.send(Step(tuple(events), self._engine.stats()))
+        self._changes.settle()
 
     def _apply_waiting(self) -> None:
         self._inbox.take_into(self._apply)
@@ -122,6 +128,8 @@ class Worker:
                 self._submit(request)
             case Cancel(request_id):
                 self._engine.cancel(request_id)
+            case LoadAdapter() | UnloadAdapter() | Reload():
+                self._changes.make(message)
             case Stop():
                 self._is_stopping = True
             case Start():
@@ -183,7 +191,9 @@ def _serve(connection: Connection, env: Mapping[str, str], leave: Callable[[], N
         )
     except PrefixCacheError as error:
         has_loaded.set()
-        connection.send(StartFailed(str(error), is_bad_input=isinstance(error, ConfigError)))
+        connection.send(
+            StartFailed(str(error), is_bad_input=isinstance(error, (ConfigError, AdapterError)))
+        )
         return 1
     has_loaded.set()
     connection.send(Ready(engine.info))

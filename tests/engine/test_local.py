@@ -14,6 +14,7 @@ from prefixcache.engine import CacheUse, LocalModel
 from prefixcache.errors import ConfigError, EngineError, TemplateError, TextError, TokenIdError
 from prefixcache.text import PromptEncoder
 from prefixcache.types import EngineStats, FinishReason, SamplingParams
+from tests.support.adapters import write_adapter
 from tests.support.architectures import tiny_model
 from tests.support.models import Bench, oracle, prompt_ids
 from tests.support.tokenizers import write_chat_tokenizer
@@ -237,3 +238,15 @@ def test_scores_come_with_the_answer(local: LocalModel) -> None:
     assert [score.token_id for score in answer.prompt_scores] == prompt[1:]
     (plain,) = local.generate([prompt], TEN)
     assert (plain.scores, plain.prompt_scores) == ((), ())
+
+
+def test_adapters_are_chosen_by_name(local: LocalModel, tmp_path: Path) -> None:
+    """Texts, chats and streams of one adapter agree, and differ from the model's own."""
+    folder = write_adapter(tmp_path / "adapter", REFERENCE)
+    local.engine.load_adapter("a", str(folder))
+    plain = local.generate(["hello there"])[0].text
+    adapted = local.generate(["hello there"], adapter="a")[0].text
+    assert plain != adapted
+    assert "".join(local.stream("hello there", adapter="a")) == adapted
+    messages = [{"role": "user", "content": "hello"}]
+    assert local.chat(messages, adapter="a").text != local.chat(messages).text

@@ -13,7 +13,8 @@ from prefixcache.engine.drafting import Draft, Trust
 from prefixcache.engine.sequence import Sequence as Request
 from prefixcache.text import Tokenizer
 from prefixcache.types import Delta, Finished, FinishReason, Grammar, GrammarKind, TokenScore
-from tests.support.models import VOCAB_SIZE, Bench, prompt_ids
+from tests.support.architectures import VOCAB_SIZE
+from tests.support.models import Bench, prompt_ids
 from tests.support.storm import CheapRows
 from tests.support.tokenizers import write_chat_tokenizer
 

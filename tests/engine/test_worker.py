@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from prefixcache.config import EngineConfig
 from prefixcache.engine.default_model import DEFAULT_MODEL
@@ -28,9 +29,14 @@ from prefixcache.types import (
 from prefixcache.wire import (
     HEADER,
     Cancel,
+    Change,
+    Changed,
+    ChangeRefused,
     Heartbeat,
+    LoadAdapter,
     Progress,
     Ready,
+    Reload,
     Start,
     StartFailed,
     Step,
@@ -38,10 +44,13 @@ from prefixcache.wire import (
     Submit,
     ToGateway,
     ToWorker,
+    UnloadAdapter,
     decode_to_gateway,
     encode,
     payload_length,
 )
+from tests.support.adapters import write_adapter
+from tests.support.architectures import tiny_model
 from tests.support.models import prompt_ids, write_tiny_model
 
 
@@ -199,3 +208,106 @@ def test_model_that_cannot_load_is_reported(gateway: Gateway, tmp_path: Path) ->
     assert isinstance(reply, StartFailed)
     assert "nothing here" in reply.message
     assert gateway.close() == 1
+
+
+def answer_to(gateway: Gateway, change: Change) -> Changed | ChangeRefused:
+    gateway.send(change)
+    while not isinstance(message := gateway.receive(), Changed | ChangeRefused):
+        pass
+    assert message.change_id == change.change_id
+    return message
+
+
+def with_adapter(name: str, adapter: str | None, n_tokens: int = 5) -> Submit:
+    return Submit(structs.replace(request(name, n_tokens=n_tokens).request, adapter=adapter))
+
+
+def outcome(gateway: Gateway, name: str) -> tuple[list[int], Finished | Failed]:
+    events = [event for event, _ in gateway.events(name)]
+    last = events[-1]
+    assert isinstance(last, Finished | Failed)
+    return [t for each in events if isinstance(each, Delta) for t in each.token_ids], last
+
+
+def test_adapters_come_and_go_over_the_wire(
+    gateway: Gateway, model_folder: Path, tmp_path: Path
+) -> None:
+    """A worker loads, reloads and unloads adapters while it serves, and refuses by name."""
+    folder = write_adapter(tmp_path / "adapter", tiny_model("llama"))
+    gateway.start(model_folder)
+    loaded = answer_to(gateway, LoadAdapter(1, "a", str(folder)))
+    assert isinstance(loaded, Changed)
+    assert [adapter.name for adapter in loaded.model.adapters] == ["a"]
+    found = {}
+    for name, adapter in (("plain", None), ("first", "a"), ("hit", "a")):
+        gateway.send(with_adapter(name, adapter))
+        tokens, last = outcome(gateway, name)
+        assert isinstance(last, Finished)
+        found[name] = tokens, last.usage.cached_tokens
+    assert found["first"] == (found["hit"][0], 0)
+    assert found["hit"][1] == 32
+    assert found["plain"][0] != found["first"][0]
+    write_adapter(folder, tiny_model("llama"), seed=9)
+    answer_to(gateway, LoadAdapter(2, "a", str(folder)))
+    gateway.send(with_adapter("new", "a"))
+    tokens, last = outcome(gateway, "new")
+    assert isinstance(last, Finished)
+    assert (tokens != found["first"][0], last.usage.cached_tokens) == (True, 0)
+    assert isinstance(answer_to(gateway, UnloadAdapter(3, "a")), Changed)
+    refused = answer_to(gateway, UnloadAdapter(4, "a"))
+    assert isinstance(refused, ChangeRefused)
+    assert "'a'" in refused.message
+    gateway.send(with_adapter("gone", "a"))
+    assert isinstance(outcome(gateway, "gone")[1], Failed)
+    bad = answer_to(gateway, LoadAdapter(5, "b", str(tmp_path / "nowhere")))
+    assert isinstance(bad, ChangeRefused)
+    assert "nowhere" in bad.message
+
+
+def test_weights_are_reloaded_over_the_wire(gateway: Gateway, tmp_path: Path) -> None:
+    """Running requests end with the old weights; the answer comes when the new ones serve."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    write_tiny_model(folder)
+    ready = gateway.start(folder)
+    assert isinstance(ready, Ready)
+    gateway.send(request("old"))
+    old, _ = outcome(gateway, "old")
+    gateway.send(request("running", n_tokens=60))
+    next(gateway.events("running"))
+    model = tiny_model("llama")
+    for parameter in model.parameters():
+        parameter.data = parameter.data.flip(0)
+    model.save_pretrained(folder)
+    gateway.send(Reload(7))
+    ended = None
+    while not isinstance(message := gateway.receive(), Changed | ChangeRefused):
+        for event in message.events if isinstance(message, Step) else ():
+            ended = event if isinstance(event, Finished) else ended
+    assert isinstance(message, Changed)
+    assert ended is not None
+    assert ended.usage.output_tokens == 60
+    assert message.model.load_id != ready.model.load_id
+    gateway.send(request("new"))
+    new, last = outcome(gateway, "new")
+    assert isinstance(last, Finished)
+    assert last.usage.cached_tokens == 0
+    assert new != old
+    (folder / "model.safetensors").write_bytes(b"broken")
+    refused = answer_to(gateway, Reload(8))
+    assert isinstance(refused, ChangeRefused)
+    gateway.send(request("again"))
+    assert outcome(gateway, "again")[0] == new
+
+
+def test_adapters_that_cannot_load_are_bad_input(gateway: Gateway, model_folder: Path) -> None:
+    """A start with an adapter that is not there fails as a wrong setting does, by its name."""
+    config = EngineConfig(
+        model=str(model_folder), kv_memory_bytes=1 << 20, threads=1, adapters={"a": "/nowhere"}
+    )
+    gateway.send(Start(config))
+    while isinstance(message := gateway.receive(), Progress):
+        pass
+    assert isinstance(message, StartFailed)
+    assert message.is_bad_input
+    assert "'a'" in message.message

@@ -26,6 +26,7 @@ from prefixcache.errors import TemplateError
 from prefixcache.types import FailureKind
 
 ARGUMENTS: dict[str, tuple[object, ...]] = {  # of those that take other than one text
+    "AdapterError": ("formal", "why"),
     "PromptRetiredError": ("greeting", 2),
     "TraceError": (Path("trace.jsonl"), "line 7", "no timestamp"),
     "BodyTooLargeError": (100, 101),

@@ -196,6 +196,7 @@ class Bench:
         store_cache: bool = True,
         tenant: str = "default",
         salt: str | None = None,
+        adapter: str | None = None,
         priority: int = 0,
         deadline_seconds: float | None = None,
         **sampling: Any,
@@ -211,6 +212,7 @@ class Bench:
                 store_cache=store_cache,
                 tenant=tenant,
                 salt=salt,
+                adapter=adapter,
                 priority=priority,
                 deadline_seconds=deadline_seconds,
             )

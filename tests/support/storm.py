@@ -21,7 +21,8 @@ from prefixcache.types import (
     Span,
     Started,
 )
-from tests.support.models import CLEAR_GAP, VOCAB_SIZE, Bench, prompt_ids
+from tests.support.architectures import VOCAB_SIZE
+from tests.support.models import CLEAR_GAP, Bench, prompt_ids
 
 
 def poison(bench: Bench) -> None:

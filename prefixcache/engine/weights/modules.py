@@ -12,9 +12,10 @@ from prefixcache.engine.weights.products import Product
 class PackedLinear(nn.Module):
     """A linear layer with a packed weight."""
 
-    def __init__(self, product: Product, out_features: int) -> None:
+    def __init__(self, product: Product, in_features: int, out_features: int) -> None:
         super().__init__()
         self.product = product
+        self.in_features = in_features
         self.out_features = out_features
 
     def forward(self, inputs: Tensor) -> Tensor:

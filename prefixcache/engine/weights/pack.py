@@ -165,7 +165,7 @@ def _packed_linear(
     ]
     bias = None if all(each is None for each in biases) else torch.cat(given)
     weight = torch.cat(weights)
-    return PackedLinear(pack(weight, bias), len(weight))
+    return PackedLinear(pack(weight, bias), weight.shape[1], len(weight))
 
 
 def _pack_ends(model: PagedModel, kind: WeightKind) -> None:
