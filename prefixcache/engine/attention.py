@@ -16,6 +16,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from prefixcache.engine.fixed_attention import fixed_attention
 from prefixcache.engine.parts import OwnPart, Part, RunPart
 from prefixcache.engine.plan import Step
 from prefixcache.engine.softmax import Scores, merge_into, softmax_attention
@@ -61,8 +62,12 @@ def paged_attention(
     layer = module.layer_idx
     assert isinstance(layer, int)
     scores = Scores(scale=query.shape[-1] ** -0.5 if scaling is None else scaling)
+    planned = step.groups[step.store.group_of(layer)]
+    if planned.fixed is not None:
+        keys, values = step.store.layer(layer)
+        return fixed_attention(query[0], keys, values, planned.fixed, scores), None
     call = _Call(query[0], key[0], value[0], *step.store.layer(layer), scores)
-    output, _ = call.attend(step.groups[step.store.group_of(layer)].parts)
+    output, _ = call.attend(planned.parts)
     return call.unfolded(output), None
 
 

@@ -52,7 +52,9 @@ class Runner:
     def _rows(self, shares: list[Share]) -> list[Outcome]:
         n_groups = len(self._store.layout.groups)
         chunks = [_chunk(share, n_groups) for share in shares]
-        logits = self._model.forward(plan_step(chunks, self._store, self._model.device))
+        model = self._model
+        step = plan_step(chunks, self._store, model.device, invariant=model.is_invariant)
+        logits = model.forward(step)
         self._await_device()
         parts = torch.split(logits, [chunk.n_logits for chunk in chunks])
         return [_outcome(share, part) for share, part in zip(shares, parts, strict=True)]
