@@ -134,6 +134,12 @@ def commands() -> None:
     type=click.Choice(get_args(SpeculationName)),
     help="Whether tokens are guessed and verified several in a step.  [default: auto]",
 )
+@click.option(
+    "--invariant",
+    is_flag=True,
+    default=None,
+    help="Give each request the same numbers whatever else runs or is cached; slower.",
+)
 @click.option("--device", help="Torch device, such as cpu or cuda.  [default: auto]")
 @click.option("--threads", type=click.IntRange(min=1), help="Torch's CPU threads.")
 @click.option(

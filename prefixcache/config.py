@@ -26,6 +26,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     adapters: dict[str, str] = {}  # LoRA adapters to begin with: folders by name
     dtype: DType = "auto"  # auto: float32 on a CPU, the checkpoint's own on a GPU
     weights: WeightsName = "auto"  # what products read; auto: 16bit on a CPU, dtype on a GPU
+    invariant: bool = False  # a request's logits do not depend on others or the cache, bit for bit
     device: str = "auto"  # auto: cuda where there is one, else cpu
     threads: int | None = None  # torch's CPU threads; None: torch decides
     kv_memory_bytes: int | None = None  # None: a share of what is free at start

@@ -49,5 +49,6 @@ class StraightStep:
     def _feed(self, token_ids: Sequence[int], first_position: int) -> None:
         chunk = Chunk(list(token_ids), first_position, self._tables, n_logits=1)
         model = self._loaded.model
-        logits = model.forward(plan_step([chunk], self._loaded.store, model.device))
+        store, is_invariant = self._loaded.store, model.is_invariant
+        logits = model.forward(plan_step([chunk], store, model.device, invariant=is_invariant))
         choose_tokens([logits[0]], [self._sampler])

@@ -16,6 +16,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from prefixcache.engine.fixed_attention import fixed_attention
 from prefixcache.engine.parts import OwnPart, Part, RunPart
 from prefixcache.engine.plan import Step
 from prefixcache.engine.softmax import Scores, merge_into, softmax_attention
@@ -66,8 +67,14 @@ def paged_attention(
     assert isinstance(layer, int)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     scores = Scores(scale, softcap)
+    planned = step.groups[step.store.group_of(layer)]
+    if planned.fixed is not None:
+        if s_aux is not None:
+            raise EngineError("invariant mode has no attention with sinks")
+        keys, values = step.store.layer(layer)
+        return fixed_attention(query[0], keys, values, planned.fixed, scores), None
     call = _Call(query[0], key[0], value[0], *step.store.layer(layer), scores)
-    output, lse = call.attend(step.groups[step.store.group_of(layer)].parts)
+    output, lse = call.attend(planned.parts)
     if s_aux is not None:
         output = call.with_sinks(output, lse, s_aux)
     return call.unfolded(output), None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from prefixcache.config import EngineConfig
 from prefixcache.engine.default_model import DEFAULT_MODEL
+from prefixcache.engine.invariance import check_invariance
 from prefixcache.engine.model import PagedModel
 from prefixcache.engine.owning import own_weights
 from prefixcache.engine.resolve import resolve_model, serving_folder
@@ -99,8 +100,11 @@ def prepare_model(
     layout = paged.layout(config.block_size_tokens)
     pools = _pools(model, layout, config, paged.device)
     store = KVStore(layout, pools, paged.device)
+    _refuse_variance(paged, config, keeps_modules=keeps_modules)
     kind = None if keeps_modules else _pack(paged, store, config, report)
     check_model(paged, store, weights=kind)
+    if paged.is_invariant:
+        check_invariance(paged, store)
     info = ModelInfo(
         name=name,
         folder=str(folder or ""),
@@ -124,8 +128,26 @@ def _pack(
 ) -> WeightKind | None:
     kind = choose_kind(config.weights, paged.dtype, paged.device)
     if kind is not None:
-        report(str(pack_model(paged, store, kind, config.weights)))
+        packed = pack_model(paged, store, kind, config.weights, invariant=config.invariant)
+        paged.is_invariant = config.invariant
+        report(str(packed))
     return kind
+
+
+def _refuse_variance(paged: PagedModel, config: EngineConfig, *, keeps_modules: bool) -> None:
+    """Refuse invariant mode where products would be torch's own."""
+    if not config.invariant:
+        return
+    if keeps_modules:
+        reason = "packs weights; say which with weights: float32, 16bit or int8"
+        raise ConfigError("invariant", True, reason)
+    if paged.device.type != "cpu" or paged.dtype != torch.float32:
+        found = f"{paged.dtype}".removeprefix("torch.")
+        reason = (
+            f"needs float32 on a CPU, not {found} on {paged.device}: elsewhere the kernels'"
+            " results depend on the size of the batch"
+        )
+        raise ConfigError("invariant", True, reason)
 
 
 def _short_name(model: str) -> str:
@@ -140,6 +162,8 @@ def _pools(
     model: PreTrainedModel, layout: KVLayout, config: EngineConfig, device: torch.device
 ) -> KVPools:
     memory_bytes = kv_memory_bytes(config.kv_memory_bytes, device)
+    if config.invariant:  # it reads segments whole, so local layers keep what windows have passed
+        layout = replace(layout, groups=tuple(replace(each, window=None) for each in layout.groups))
     least = -(-N_TOKENS // config.block_size_tokens) + 1
     pools = layout.pools_within(
         memory_bytes,

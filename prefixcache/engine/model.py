@@ -49,6 +49,7 @@ class PagedModel:
         self.architecture = type(model).__name__
         self.device: torch.device = model.device
         self.dtype: torch.dtype = model.dtype
+        self.is_invariant = False  # set once its weights are packed for that
         self.vocab_size = int(model.config.get_text_config().vocab_size)
         self._cache_name = _cache_argument(model)
         _refuse_moving_positions(model)

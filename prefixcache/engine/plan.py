@@ -10,6 +10,7 @@ from torch import Tensor
 
 from prefixcache.engine.parts import Part, parts_of
 from prefixcache.engine.readers import Reader, Run, joined_runs, readers_of, runs_between
+from prefixcache.engine.segments import Fed, FixedReads, fixed_reads
 from prefixcache.engine.sharing import sharing_order
 from prefixcache.kv import KVStore
 from prefixcache.types import Span
@@ -37,6 +38,7 @@ class GroupStep:
 
     slots: Tensor  # int64 [t]: where each row's KV is written
     parts: tuple[Part, ...]  # of attention; together all that the rows see
+    fixed: FixedReads | None = None  # invariant mode's, in place of parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +57,12 @@ class Step:
     adapters: tuple[tuple[str, slice], ...] = ()  # each load that is asked for, and its rows
 
 
-def plan_step(chunks: Sequence[Chunk], store: KVStore, device: torch.device) -> Step:
+def plan_step(
+    chunks: Sequence[Chunk], store: KVStore, device: torch.device, *, invariant: bool = False
+) -> Step:
     """Pack chunks side by side and work out what each row sees and what is read for it.
+
+    With `invariant` attention reads in fixed tiles and segments (`engine/segments.py`).
 
     Cost: O(tokens + runs + chunks ** 2) on the host, for each layer group, once a step.
     """
@@ -74,7 +80,7 @@ def plan_step(chunks: Sequence[Chunk], store: KVStore, device: torch.device) -> 
         positions=torch.tensor([positions], device=device),
         logit_rows=torch.tensor(_logit_rows(chunks, order), dtype=torch.int64, device=device),
         groups=tuple(
-            _plan_group(store, group, packed, [runs[index] for index in order])
+            _plan_group(store, group, packed, [runs[index] for index in order], invariant=invariant)
             for group, runs in enumerate(tables)
         ),
         adapters=_adapter_rows(packed),
@@ -82,18 +88,28 @@ def plan_step(chunks: Sequence[Chunk], store: KVStore, device: torch.device) -> 
 
 
 def _plan_group(
-    store: KVStore, group: int, chunks: Sequence[Chunk], tables: Sequence[tuple[Run, ...]]
+    store: KVStore,
+    group: int,
+    chunks: Sequence[Chunk],
+    tables: Sequence[tuple[Run, ...]],
+    *,
+    invariant: bool,
 ) -> GroupStep:
     window = store.layout.groups[group].window
     slots: list[int] = []
     readers: list[Reader] = []
+    fed: list[Fed] = []
     for chunk, runs in zip(chunks, tables, strict=True):
         places = _positions(chunk)
+        fed.append(Fed(places.start, len(places), len(slots), runs))
         readers.extend(readers_of(runs, window, places.start, len(places), len(slots)))
         for run in runs_between(runs, places.start, places.stop):
             slots.extend(range(run.start, run.stop))
         assert len(slots) == readers[-1].stop_row, "a chunk lies beyond its own blocks"
-    return GroupStep(torch.tensor(slots, device=store.device), parts_of(readers, store, group))
+    written = torch.tensor(slots, device=store.device)
+    if invariant:
+        return GroupStep(written, (), fixed_reads(fed, store, group))
+    return GroupStep(written, parts_of(readers, store, group))
 
 
 def _runs(chunk: Chunk, group: int, store: KVStore) -> tuple[Run, ...]:

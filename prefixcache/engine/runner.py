@@ -60,11 +60,12 @@ class Runner:
 
     def _rows(self, shares: list[Share]) -> list[Outcome]:
         chunks = [_chunk(share, self._groups) for share in shares]
-        step = plan_step(chunks, self._store, self._model.device)
+        model = self._model
+        step = plan_step(chunks, self._store, model.device, invariant=model.is_invariant)
         loaded = _adapters_of(shares)
         adapters = [(loaded[load_id], rows) for load_id, rows in step.adapters]
         with self._adapting.applied(adapters, step.token_ids.shape[1]):
-            logits = self._model.forward(step)
+            logits = model.forward(step)
         self._await_device()
         parts = torch.split(logits, [chunk.n_logits for chunk in chunks])
         return [_outcome(share, part) for share, part in zip(shares, parts, strict=True)]

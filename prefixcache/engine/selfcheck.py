@@ -67,7 +67,8 @@ def _differences(model: PagedModel, store: KVStore, token_ids: list[int]) -> lis
     differences = []
     for start, stop in zip(CUTS, (*CUTS[1:], N_TOKENS), strict=True):
         chunk = Chunk(token_ids[start:stop], start, tables, n_logits=1)
-        found = model.forward(plan_step([chunk], store, model.device))[0]
+        step = plan_step([chunk], store, model.device, invariant=model.is_invariant)
+        found = model.forward(step)[0]
         wanted = expected[stop - 1]
         differences.append(((found - wanted).norm() / wanted.norm()).item())
     return differences

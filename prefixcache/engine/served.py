@@ -9,7 +9,7 @@ from prefixcache.engine.adapters import Adapters, LoadedAdapter
 from prefixcache.engine.loading import LoadedModel
 from prefixcache.engine.reloading import LoadAgain, NextModel, load_next
 from prefixcache.engine.sequence import Sequence
-from prefixcache.errors import EngineError
+from prefixcache.errors import AdapterError, EngineError
 from prefixcache.index import Namespace, PrefixCache, Scope
 from prefixcache.types import GenerationRequest
 
@@ -42,6 +42,8 @@ class Served:
     def load_adapter(self, name: str, folder: str) -> None:
         """See `Engine.load_adapter`."""
         self._require_no_reload()
+        if self._loaded.model.is_invariant:
+            raise AdapterError(name, "invariant mode serves no adapters")
         self._adapters_changed(self._adapters.load(name, folder))
 
     def unload_adapter(self, name: str) -> None:

@@ -22,7 +22,8 @@ from prefixcache.engine.weights.modules import (
 )
 from prefixcache.engine.weights.norms import Angles
 from prefixcache.engine.weights.parts import LayerParts, find_parts
-from prefixcache.engine.weights.products import Packer, WeightKind
+from prefixcache.engine.weights.products import Packer, PlainProduct, WeightKind
+from prefixcache.engine.weights.tiles import TiledPacker, make_row_wise
 from prefixcache.engine.weights.watch import Seen, watch_layers
 from prefixcache.errors import ConfigError, UnsupportedModelError
 from prefixcache.kv import KVStore
@@ -53,7 +54,14 @@ class Packed:
 
 
 @torch.no_grad()
-def pack_model(model: PagedModel, store: KVStore, kind: WeightKind, wanted: WeightsName) -> Packed:
+def pack_model(
+    model: PagedModel,
+    store: KVStore,
+    kind: WeightKind,
+    wanted: WeightsName,
+    *,
+    invariant: bool = False,
+) -> Packed:
     """Pack the weights of a float32 model on a CPU; the unpacked ones are let go.
 
     Every layer of the common shape becomes a lean one if that gives what the original gives
@@ -64,6 +72,7 @@ def pack_model(model: PagedModel, store: KVStore, kind: WeightKind, wanted: Weig
         store: its first blocks are overwritten.
         kind: the packed form.
         wanted: the setting; with "auto", what cannot be packed stays as it is.
+        invariant: rows must not depend on one another: fixed tiles, no lean layers.
 
     Raises:
         ConfigError: more was wanted than can be packed.
@@ -73,22 +82,29 @@ def pack_model(model: PagedModel, store: KVStore, kind: WeightKind, wanted: Weig
     """
     layers = _layers(model)
     left = [name for layer in layers for name in _left(layer)]
-    if left and wanted in ("16bit", "int8"):
+    if left and (invariant or wanted in ("16bit", "int8")):
         reason = (
             f"{len(left)} weights in the {len(layers)} layers of {model.architecture} cannot be"
             f" packed, such as {left[0]}; use float32 or auto"
         )
+        if invariant:
+            raise UnsupportedModelError(model.architecture, f"invariant mode: {reason}")
         raise ConfigError("weights", wanted, reason)
     calls = watch_layers(model, store, layers)
     pack, angles, n_lean = packer(kind), Angles(), 0
+    if invariant:
+        pack = TiledPacker(pack)
     for index, (layer, seen) in enumerate(zip(list(layers), calls, strict=True)):
         group = store.layout.groups[store.group_of(index)]
         worker = _LayerPacker(layer, seen, kind, pack)
-        lean = worker.lean(find_parts(layer, group), angles)
+        parts = None if invariant else find_parts(layer, group)
+        lean = worker.lean(parts, angles)
         layers[index] = worker.packed() if lean is None else lean
         n_lean += lean is not None
         worker.check(layers[index], model.architecture, index)
-    _pack_ends(model, kind)
+    _pack_ends(model, kind, invariant=invariant)
+    if invariant:
+        make_row_wise(model.model)
     return Packed(kind, n_lean, len(layers), tuple(left))
 
 
@@ -168,7 +184,7 @@ def _packed_linear(
     return PackedLinear(pack(weight, bias), weight.shape[1], len(weight))
 
 
-def _pack_ends(model: PagedModel, kind: WeightKind) -> None:
+def _pack_ends(model: PagedModel, kind: WeightKind, *, invariant: bool) -> None:
     """Pack the output layer and, where that saves memory, the embedding.
 
     In float32 an output layer that shares the embedding's weight stays: packed it would be
@@ -176,10 +192,12 @@ def _pack_ends(model: PagedModel, kind: WeightKind) -> None:
     """
     head, embedding = model.model.get_output_embeddings(), model.model.get_input_embeddings()
     is_tied = getattr(head, "weight", None) is getattr(embedding, "weight", False)
-    if is_linear(head) and not (kind == "float32" and is_tied):
+    is_kept = kind == "float32" and is_tied
+    if is_linear(head) and (invariant or not is_kept):
+        pack = PlainProduct if is_kept else packer(head_kind(kind))
         weight, bias = weight_and_bias(head)
-        name = _name_of(model.model, head)
-        replace_module(model.model, name, _packed_linear([weight], [bias], packer(head_kind(kind))))
+        packed = _packed_linear([weight], [bias], TiledPacker(pack) if invariant else pack)
+        replace_module(model.model, _name_of(model.model, head), packed)
     if type(embedding) is nn.Embedding and kind != "float32":
         table = embedding.weight.detach()
         is_small = bool(table.abs().max() < _HALF_LIMIT)
