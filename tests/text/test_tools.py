@@ -153,6 +153,19 @@ def test_a_sure_call_that_is_cut_short_keeps_what_came() -> None:
     assert (answer.content, answer.names, answer.arguments) == ("", ["f"], ['{"a": [1, '])
 
 
+@pytest.mark.parametrize("tool_format", FORMATS, ids=lambda each: type(each).__name__)
+def test_what_is_left_of_a_further_sure_call_is_no_content(tool_format: ToolFormat) -> None:
+    """Cut anywhere after a whole call, an answer has the calls that were begun and no text."""
+    head, tail = tool_format.call("f")
+    before, between, _ = tool_format.around()
+    first = f"{before}{head}{{}}{tail}"
+    further = f"{between}{head}"
+    for n_characters in range(len(further)):
+        answer = parsed(tool_format, first + further[:n_characters], is_sure=True)
+        assert answer.content == ""
+        assert answer.calls[0] == ("f", {})
+
+
 def test_arguments_written_as_a_text_are_read() -> None:
     """Some models put the object into a string; parameters may be missing."""
     body = '{"name": "f", "arguments": "{\\"a\\": 1}"}'

@@ -51,6 +51,8 @@ class MarkedParser:
             left = self._before + self._held
         elif self._is_within:
             left = ""  # white space, or a part of the mark after a call
+        if self._is_sure and self._n_calls:
+            left = ""  # a part of the next call: nothing else may follow
         self._held, self._before, self._reader = "", None, None
         pieces = self._joined([Content(left)])
         if self._blank and not self._n_calls:
