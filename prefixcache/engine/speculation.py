@@ -14,6 +14,7 @@ from prefixcache.engine.counters import Counters
 from prefixcache.engine.drafting import Draft, Drafter
 from prefixcache.engine.sequence import MAX_SCORED_ROWS, Sequence
 from prefixcache.engine.shares import Share
+from prefixcache.engine.window_room import WindowRoom
 from prefixcache.index import PrefixCache
 
 SLOWEST_PACE = 0.9  # of what it would have without drafts: nobody is slowed below it
@@ -37,9 +38,15 @@ class Speculation:
     """
 
     def __init__(
-        self, cache: PrefixCache, config: EngineConfig, costs: StepCosts, counters: Counters
+        self,
+        cache: PrefixCache,
+        windows: WindowRoom,
+        config: EngineConfig,
+        costs: StepCosts,
+        counters: Counters,
     ) -> None:
         self._cache = cache
+        self._windows = windows
         self._config = config
         self._costs = costs
         self._counters = counters
@@ -119,8 +126,9 @@ class Speculation:
         assert sequence.lease is not None
         room = self._cache.ahead.reserve(sequence.lease, sequence.n_tokens + n_tokens)
         tokens = tuple(draft.tokens[: min(n_tokens, max(room - sequence.n_tokens, 0))])
-        if not tokens:
+        start = sequence.n_computed
+        if not tokens or not self._windows.reaches(sequence.lease, start, start + 1 + len(tokens)):
             return share
-        self._trials.append(Trial(sequence, draft, len(tokens), sequence.n_computed))
+        self._trials.append(Trial(sequence, draft, len(tokens), start))
         self._counters.drafted_tokens += len(tokens)
         return replace(share, drafts=tokens)

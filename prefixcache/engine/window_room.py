@@ -74,3 +74,18 @@ class WindowRoom:
             else:
                 return Share(share.sequence, n_tokens)
         return None
+
+    def reaches(self, lease: Lease, start: int, stop: int) -> bool:
+        """Have room for positions start..stop-1 from what is free alone; False: there is none."""
+        if self._most_blocks is None:
+            return True
+        n_blocks = (stop - 1) // self._size - start // self._size + 1
+        if n_blocks > self._most_blocks:
+            return False
+        if any(self._cache.counts(group).free < n_blocks for group in self._seen):
+            return False
+        try:
+            self._cache.slide(lease, start, stop)
+        except PoolExhaustedError:
+            return False
+        return True

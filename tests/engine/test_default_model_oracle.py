@@ -35,7 +35,9 @@ class RealBench:
     def __init__(self, folder: Path) -> None:
         self.encoder = PromptEncoder.load(folder)
         self.reference = self._load(folder)
-        config = EngineConfig(kv_memory_bytes=128 << 20, max_step_tokens=96, weights="float32")
+        config = EngineConfig(
+            kv_memory_bytes=128 << 20, max_step_tokens=96, weights="float32", speculation="off"
+        )  # one row a token, as the reference has
         tokenizer = self.encoder.tokenizer
         loaded = prepare_model(self._load(folder), config, name="smol", tokenizer=tokenizer)
         self.model = RecordingModel(loaded.model)

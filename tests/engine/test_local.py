@@ -211,7 +211,7 @@ def test_a_stream_collected_in_the_middle_of_a_call_disturbs_nothing(moment: str
     owner: Any = bench.engine.cache if moment == "schedule" else bench.model
     name = "extend" if moment == "schedule" else "forward"
     if moment == "submit":
-        owner, name = bench.engine, "_sequence"
+        owner, name = bench.engine._intake, "sequence"
     whole = getattr(owner, name)
 
     def collecting(*arguments: Any, **options: Any) -> Any:
