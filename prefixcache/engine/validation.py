@@ -39,12 +39,11 @@ def request_refusal(
             )
     if request.sampling.stop and not has_tokenizer:
         return FailureKind.INVALID, "stop strings need a tokenizer"
-    wrong = (
-        _grammar_fault(request.sampling.grammar, max_grammar_bytes, has_tokenizer)
-        or _sampling_fault(request.sampling)
-        or _deadline_fault(request.deadline_seconds)
-    )
-    return None if wrong is None else (FailureKind.INVALID, wrong)
+    unusable = _grammar_fault(request.sampling.grammar, max_grammar_bytes, has_tokenizer)
+    wrong = unusable or _sampling_fault(request.sampling)
+    wrong = wrong or _deadline_fault(request.deadline_seconds)
+    kind = FailureKind.INVALID if unusable is None else FailureKind.GRAMMAR
+    return None if wrong is None else (kind, wrong)
 
 
 def _grammar_fault(grammar: Grammar | None, max_bytes: int, has_tokenizer: bool) -> str | None:
