@@ -183,6 +183,7 @@ _VERDICTS: Mapping[type[BaseException] | FailureKind, Verdict] = {
     DrainingError: Verdict(503, _OUR_FAULT, "draining", retry_after_seconds=5),
     FailureKind.TOO_LARGE: Verdict(400, _ASKED_WRONG, "context_length_exceeded"),
     FailureKind.INVALID: Verdict(400, _ASKED_WRONG, "invalid_value"),
+    FailureKind.GRAMMAR: Verdict(400, _ASKED_WRONG, "invalid_value"),
     FailureKind.OVERLOADED: _OVERLOADED,
     FailureKind.QUEUE_TIMEOUT: Verdict(503, _OUR_FAULT, "queue_timeout", retry_after_seconds=5),
     FailureKind.DEADLINE: Verdict(408, _ASKED_WRONG, "deadline_exceeded"),

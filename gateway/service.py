@@ -212,8 +212,7 @@ class Service:
         async for index, event in events:
             ledger.observe(index, event)
             if isinstance(event, Failed):
-                # All else was checked here: what the engine finds invalid is the grammar.
-                param = grammar_param if event.kind is FailureKind.INVALID else None
+                param = grammar_param if event.kind is FailureKind.GRAMMAR else None
                 raise GenerationFailedError(event.kind, event.message, param)
             if isinstance(event, Delta) and event.token_ids:
                 now = self.clock()

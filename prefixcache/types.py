@@ -161,6 +161,7 @@ class FailureKind(StrEnum):
 
     TOO_LARGE = "too_large"  # can never fit the model or the pool
     INVALID = "invalid"
+    GRAMMAR = "grammar"  # what the answer must follow cannot be compiled, or followed further
     CANCELLED = "cancelled"
     OVERLOADED = "overloaded"  # the queue is full
     QUEUE_TIMEOUT = "queue_timeout"  # it waited for max_queue_seconds

@@ -231,7 +231,7 @@ class Answers:
             self._fail_internally(sequence, "no token could be chosen")
         else:
             message = f"the grammar cannot go on: {matcher.error}"
-            self.fail(sequence, FailureKind.INVALID, message)
+            self.fail(sequence, FailureKind.GRAMMAR, message)
 
     def _fail_internally(self, sequence: Sequence, message: str) -> None:
         self.fail(sequence, FailureKind.INTERNAL, message, keep=False)

@@ -356,7 +356,7 @@ class Engine:
                 self._queue(compiled.sequence)
             else:
                 request_id = compiled.sequence.request.request_id
-                self._answers.refuse(request_id, FailureKind.INVALID, compiled.trouble)
+                self._answers.refuse(request_id, FailureKind.GRAMMAR, compiled.trouble)
 
     def _copy_block(self, copy: BlockCopy) -> None:
         self._store.copy_block(copy.group, copy.source, copy.target, copy.n_tokens)

@@ -40,13 +40,15 @@ def request_refusal(
             )
     if request.sampling.stop and not has_tokenizer:
         return FailureKind.INVALID, "stop strings need a tokenizer"
+    unusable = _grammar_fault(request.sampling.grammar, max_grammar_bytes, has_tokenizer)
     wrong = (
         _adapter_fault(request.adapter, info)
-        or _grammar_fault(request.sampling.grammar, max_grammar_bytes, has_tokenizer)
+        or unusable
         or _sampling_fault(request.sampling)
         or _deadline_fault(request.deadline_seconds)
     )
-    return None if wrong is None else (FailureKind.INVALID, wrong)
+    kind = FailureKind.GRAMMAR if unusable and wrong == unusable else FailureKind.INVALID
+    return None if wrong is None else (kind, wrong)
 
 
 def _adapter_fault(name: str | None, info: ModelInfo) -> str | None:

@@ -168,7 +168,7 @@ def test_a_bad_grammar_fails_alone_with_its_reason(
     bench.submit("good", prompt_ids(9), 4)
     bench.drain()
     failed = bench.answers["bad"].failed
-    assert failed.kind is FailureKind.INVALID
+    assert failed.kind is FailureKind.GRAMMAR
     assert reason in failed.message
     assert len(failed.message) < 2000
     assert len(bench.answers["good"].token_ids) == 4
@@ -178,14 +178,14 @@ def test_a_bad_grammar_fails_alone_with_its_reason(
 def test_an_expression_that_holds_up_everybody_is_refused(bench: Bench) -> None:
     """One that takes a good part of a second to be followed ends its own answer instead."""
     long, usual = (Grammar(GrammarKind.REGEX, f"a{{{n}}}") for n in (150_000, 30_000))
-    assert bench.run(prompt_ids(9), 4, grammar=long).failed.kind is FailureKind.INVALID
+    assert bench.run(prompt_ids(9), 4, grammar=long).failed.kind is FailureKind.GRAMMAR
     assert bench.run(prompt_ids(9), 4, grammar=usual).text == "aaaa"
 
 
 def test_a_schema_that_no_text_follows_says_so(bench: Bench) -> None:
     """What refers to itself and to nothing else allows no answer; the error is for people."""
     failed = bench.run(prompt_ids(9), 4, grammar=schema({"$ref": "#"})).failed
-    assert failed.kind is FailureKind.INVALID
+    assert failed.kind is FailureKind.GRAMMAR
     assert "no text" in failed.message
 
 
@@ -205,7 +205,7 @@ def test_unknown_keywords_are_passed_over_where_that_is_asked_for(bench: Bench) 
     value = {"const": 5, "not": {"type": "string"}}
     lenient = Grammar(GrammarKind.JSON_SCHEMA, json.dumps(value), is_lenient=True)
     assert bench.run(prompt_ids(9), 9, grammar=lenient).text == "5"
-    assert bench.run(prompt_ids(9), 9, grammar=schema(value)).failed.kind is FailureKind.INVALID
+    assert bench.run(prompt_ids(9), 9, grammar=schema(value)).failed.kind is FailureKind.GRAMMAR
 
 
 class Gate:
@@ -384,7 +384,7 @@ def test_a_grammar_that_gives_up_fails_its_request_alone(
     bench.submit("good", prompt_ids(9), 4)
     bench.drain()
     failed = bench.answers["stuck"].failed
-    assert failed.kind is FailureKind.INVALID
+    assert failed.kind is FailureKind.GRAMMAR
     assert "too complex" in failed.message
     assert len(bench.answers["good"].token_ids) == 4
     assert bench.n_held == 0

@@ -120,7 +120,7 @@ class OptionStorm(Storm):
         if isinstance(end, Failed):
             may_fail = {FailureKind.CANCELLED}
             may_fail |= {FailureKind.DEADLINE} if request.deadline_seconds else set()
-            may_fail |= {FailureKind.INVALID} if request.sampling.grammar == BAD else set()
+            may_fail |= {FailureKind.GRAMMAR} if request.sampling.grammar == BAD else set()
             assert end.kind in may_fail
             return
         fields = msgspec.structs.asdict(request.sampling)
