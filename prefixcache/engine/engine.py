@@ -74,7 +74,9 @@ class Engine:
             max_tokens=config.max_step_tokens,
             first_tokens=FIRST_STEP_TOKENS.get(device, FIRST_STEP_TOKENS_ELSEWHERE),
         )
-        windows = WindowRoom(self.cache, groups, self._store)
+        windows = WindowRoom(
+            self.cache, groups, self._store, most_running=config.max_running_requests
+        )
         self._served = Served(loaded, config, self.cache, load_again)
         self._scheduler = Scheduler(self.cache, config, budget, windows)
         self._config = config

@@ -35,7 +35,6 @@ FAMILIES = (
     Family("Phi and Phi-3", ("phi", "phi3"), "not the long-rope variants"),
     Family("GPT-2", ("gpt2",), "learned positions"),
     Family("GPT-NeoX", ("gpt_neox",), "also Pythia; partial rope, parallel layers"),
-    Family("GPT-J", ("gptj",), "partial rope, parallel layers"),
     Family("GPT-BigCode", ("gpt_bigcode",), "learned positions, one key head"),
     Family("Persimmon", ("persimmon",), "partial rope"),
     Family("OPT", ("opt",), "learned positions"),

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+MOST_SCORES = 2**24  # numbers that plain products hold at a time: 64 MB, and some times that
+
 
 @dataclass(frozen=True, slots=True)
 class Scores:
@@ -77,12 +79,28 @@ def merge_into(output: Tensor, lse: Tensor, part_output: Tensor, part_lse: Tenso
 def _plain_attention(
     query: Tensor, key: Tensor, value: Tensor, scores: Scores, bias: Tensor | None, *, causal: bool
 ) -> tuple[Tensor, Tensor]:
-    found = scores.of(query, key)
+    """Attend by plain products, to so many rows at a time that their scores take bounded memory."""
+    n_rows, n_keys = query.shape[-2], key.shape[-2]
     if causal:
-        ones = torch.ones(found.shape[-2:], dtype=torch.bool, device=found.device)
-        found = found.masked_fill(ones.triu(1), -torch.inf)
-    elif bias is not None:
+        ones = torch.ones(n_rows, n_keys, dtype=torch.bool, device=query.device)
+        bias = torch.zeros_like(ones, dtype=torch.float32).masked_fill_(ones.triu_(1), -torch.inf)
+    n_at_once = max(MOST_SCORES // (query.shape[0] * query.shape[1] * n_keys), 1)
+    outputs, sums = [], []
+    for start in range(0, n_rows, n_at_once):
+        rows = slice(start, start + n_at_once)
+        mine = None if bias is None else bias[..., rows, :]
+        output, lse = _plain_rows(query[..., rows, :], key, value, scores, mine)
+        outputs.append(output)
+        sums.append(lse)
+    return torch.cat(outputs, dim=-2), torch.cat(sums, dim=-1)
+
+
+def _plain_rows(
+    query: Tensor, key: Tensor, value: Tensor, scores: Scores, bias: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    found = scores.of(query, key)
+    if bias is not None:
         found = found + bias
     lse = torch.logsumexp(found, dim=-1)
-    weights = torch.exp(found - lse.unsqueeze(-1))
+    weights = found.sub_(lse.unsqueeze(-1)).exp_()
     return torch.matmul(weights, value.float()).to(query.dtype), lse

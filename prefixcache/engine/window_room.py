@@ -19,7 +19,10 @@ class WindowRoom:
     room for its next token.
     """
 
-    def __init__(self, cache: PrefixCache, groups: IndexGroups, store: KVStore) -> None:
+    def __init__(
+        self, cache: PrefixCache, groups: IndexGroups, store: KVStore, *, most_running: int
+    ) -> None:
+        """`most_running`: requests; where a pool has room for a longer chunk of each, it may be."""
         self._cache = cache
         size = store.layout.block_size_tokens
         least = -(-CHUNK_TOKENS // size)
@@ -29,8 +32,9 @@ class WindowRoom:
             if window is not None:
                 seen = store.layout.groups[index - groups.n_added].blocks_seen(size)
                 assert seen is not None
-                spare = groups.pool_blocks[index] // 2 - seen - 1
-                mine = max(min(spare, max(seen, least)), 1)
+                n_blocks = groups.pool_blocks[index]
+                wanted = max(seen, least, n_blocks // most_running - 2 * seen)
+                mine = max(min(n_blocks // 2 - seen - 1, wanted), 1)
                 self._seen[index] = seen
                 self._most_blocks = min(mine, self._most_blocks or mine)
         self._size = size

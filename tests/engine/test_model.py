@@ -77,7 +77,7 @@ def moving_rope(kind: str, **more: Any) -> dict[str, Any]:
             ),
             "window of 8",
         ),
-        (MambaConfig(vocab_size=64, hidden_size=32, num_hidden_layers=2), "recurrent state"),
+        (MambaConfig(vocab_size=64, hidden_size=32, num_hidden_layers=2), "recurrent|no key/value"),
         (RwkvConfig(vocab_size=64, hidden_size=32, num_hidden_layers=2), "cache"),
         (JambaConfig(**SMALL), "recurrent state"),
         (

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 
+from prefixcache.engine import softmax
 from prefixcache.engine.parts import Mask, OwnPart, Part, RunPart, TailPart
 from prefixcache.engine.plan import Chunk, plan_step
 from prefixcache.kv import KVLayout, KVStore, LayerGroup
@@ -27,6 +31,27 @@ def test_together_and_alone_equal_the_plain_formula(world: World) -> None:
             wanted = scene.wanted(group, index)
             for found in (together[group][index], alone[group][0]):
                 torch.testing.assert_close(found, wanted, atol=3e-6, rtol=1e-5)
+
+
+def test_scores_are_made_in_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many rows are attended to some at a time, and give what all give at once."""
+    torch.manual_seed(1)
+    query, key, value = torch.randn(2, 1, 40, 8), torch.randn(2, 1, 30, 8), torch.randn(2, 1, 30, 5)
+    bias = torch.randn(40, 30)
+    scores = softmax.Scores(0.3, softcap=2.0)
+    wanted = softmax.softmax_attention(query, key, value, scores, bias)
+    sizes: list[int] = []
+    rows = softmax._plain_rows
+
+    def noted(query: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        sizes.append(query.shape[-2])
+        return rows(query, *rest)
+
+    monkeypatch.setattr(softmax, "_plain_rows", noted)
+    monkeypatch.setattr(softmax, "MOST_SCORES", 2 * 30 * 7)
+    found = softmax.softmax_attention(query, key, value, scores, bias)
+    assert sizes == [7, 7, 7, 7, 7, 5]
+    torch.testing.assert_close(found, wanted)
 
 
 @SLOW

@@ -121,6 +121,21 @@ def test_a_prefix_whose_window_is_gone_is_read_again(architecture: str) -> None:
     assert expected.is_same(again.token_ids)
 
 
+@pytest.mark.parametrize("architecture", WINDOWED)
+def test_twins_take_what_the_first_one_reads(architecture: str) -> None:
+    """Of requests that begin alike one reads, though its windows move on meanwhile."""
+    bench = Bench(architecture, max_step_tokens=16)
+    stem = prompt_ids(120, seed=1)
+    prompts = [stem + prompt_ids(9, seed=number) for number in (2, 3, 4)]
+    for number, prompt in enumerate(prompts):
+        bench.submit(f"t{number}", prompt, 5)
+    bench.drain()
+    for number, prompt in enumerate(prompts):
+        answer = bench.answers[f"t{number}"]
+        assert answer.cached_tokens == (120 if number else 0)
+        assert oracle(bench.reference, prompt, 5).is_same(answer.token_ids)
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_no_order_of_events_reads_what_a_window_let_go(seed: int) -> None:
     """In pools of a window's size, with every free block full of NaN, answers are as alone."""
@@ -188,7 +203,7 @@ def test_a_lease_without_room_for_its_window_is_given_back() -> None:
     store = KVStore(KVLayout(groups, 4, torch.float32), KVPools(30, (30, 12)), CPU)
     index = IndexGroups.of(store)
     cache = PrefixCache(pool_blocks=index.pool_blocks, windows=index.windows, block_size_tokens=4)
-    room = WindowRoom(cache, index, store)
+    room = WindowRoom(cache, index, store, most_running=2)
     namespace = Namespace(model="m", kv_format="f", tenant="t")
     first = cache.acquire(namespace, pack(range(48)))
     cache.slide(first, 0, 48)

@@ -61,7 +61,7 @@ def has_common_experts(module: nn.Module) -> bool:
         {"gate_up_proj", "down_proj"} <= names <= _STACKS
         and callable(getattr(module, "_apply_gate", None))
         and isinstance(getattr(module, "is_transposed", None), bool)
-        and not getattr(module, "has_post_expert_norm", True)
+        and not getattr(module, "has_post_expert_norm", False)
         and all(not list(child.parameters()) for child in module.children())
     )
 

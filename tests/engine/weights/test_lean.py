@@ -102,7 +102,9 @@ LOGITS = {"float32": 1e-4, "float16": 5e-3, "bfloat16": 5e-2, "int8": 2e-1}
 
 def make(config: Any) -> PreTrainedModel:
     torch.manual_seed(1234)
-    model = AutoModelForCausalLM.from_config(copy.deepcopy(config), dtype=torch.float32).eval()
+    model = AutoModelForCausalLM.from_config(
+        copy.deepcopy(config), dtype=torch.float32, attn_implementation="eager"
+    ).eval()
     for name, parameter in model.named_parameters():
         if "norm" in name or name.endswith("bias"):  # not the ones and zeros of the start
             parameter.data += torch.randn_like(parameter) * 0.2
