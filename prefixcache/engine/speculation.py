@@ -12,10 +12,11 @@ from prefixcache.config import EngineConfig
 from prefixcache.engine.costs import StepCosts
 from prefixcache.engine.counters import Counters
 from prefixcache.engine.drafting import Draft, Drafter
-from prefixcache.engine.sequence import MAX_SCORED_ROWS, Sequence
+from prefixcache.engine.sequence import Sequence
 from prefixcache.engine.shares import Share
 from prefixcache.index import PrefixCache
 
+MOST_ROWS = 256  # of drafts in a step: each has a row of logits, 50 MB in all
 SLOWEST_PACE = 0.9  # of what it would have without drafts: nobody is slowed below it
 
 
@@ -39,6 +40,7 @@ class Speculation:
     def __init__(
         self, cache: PrefixCache, config: EngineConfig, costs: StepCosts, counters: Counters
     ) -> None:
+        """Begin. `costs` is read before each step that could have drafts."""
         self._cache = cache
         self._config = config
         self._costs = costs
@@ -96,7 +98,7 @@ class Speculation:
             if draft is not None
             for place in range(len(draft.tokens))
         )
-        n_most = max(min(len(gains), self._config.max_step_tokens - n_rows, MAX_SCORED_ROWS), 0)
+        n_most = max(min(len(gains), self._config.max_step_tokens - n_rows, MOST_ROWS), 0)
         costs = self._costs.relative(n_rows, n_most)
         expected = [float(share.sequence.n_pending == share.n_tokens) for share in shares]
         total = best = sum(expected)
