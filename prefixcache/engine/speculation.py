@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import takewhile
 
 from prefixcache.config import EngineConfig
 from prefixcache.engine.costs import StepCosts
@@ -38,9 +39,22 @@ class Speculation:
     """
 
     def __init__(
-        self, cache: PrefixCache, config: EngineConfig, costs: StepCosts, counters: Counters
+        self,
+        cache: PrefixCache,
+        config: EngineConfig,
+        costs: StepCosts,
+        counters: Counters,
+        *,
+        vocab_size: int,
     ) -> None:
-        """Begin. `costs` is read before each step that could have drafts."""
+        """Begin.
+
+        Args:
+            costs: read before each step that could have drafts.
+            vocab_size: ids from there on are never fed; a prompt that was published but never
+                read may hold some.
+        """
+        self._vocabulary = range(vocab_size)
         self._cache = cache
         self._config = config
         self._costs = costs
@@ -119,8 +133,9 @@ class Speculation:
         """Return a share with drafts, as many as there is free room for."""
         sequence = share.sequence
         assert sequence.lease is not None
-        room = self._cache.ahead.reserve(sequence.lease, sequence.n_tokens + n_tokens)
-        tokens = tuple(draft.tokens[: min(n_tokens, max(room - sequence.n_tokens, 0))])
+        known = tuple(takewhile(self._vocabulary.__contains__, draft.tokens[:n_tokens]))
+        room = self._cache.ahead.reserve(sequence.lease, sequence.n_tokens + len(known))
+        tokens = known[: max(room - sequence.n_tokens, 0)]
         if not tokens:
             return share
         self._trials.append(Trial(sequence, draft, len(tokens), sequence.n_computed))
