@@ -91,7 +91,14 @@ class Engine:
         )
         self._runner = Runner(loaded.model, loaded.store, budget, clock)
         self._counters = Counters()
-        self._speculation = Speculation(self.cache, windows, config, budget.costs, self._counters)
+        self._speculation = Speculation(
+            self.cache,
+            windows,
+            config,
+            budget.costs,
+            self._counters,
+            vocab_size=self.info.vocab_size,
+        )
         self._answers = Answers(self.cache, self._scheduler, self.info, self._counters)
         self._deadlines = Deadlines(clock, max_queue_seconds=config.max_queue_seconds)
         self._cancels = Cancels(self._cancel)

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import takewhile
 
 from prefixcache.config import EngineConfig
 from prefixcache.engine.costs import StepCosts
 from prefixcache.engine.counters import Counters
 from prefixcache.engine.drafting import Draft, Drafter
-from prefixcache.engine.sequence import MAX_SCORED_ROWS, Sequence
+from prefixcache.engine.sequence import Sequence
 from prefixcache.engine.shares import Share
 from prefixcache.engine.window_room import WindowRoom
 from prefixcache.index import PrefixCache
 
+MOST_ROWS = 256  # of drafts in a step: each has a row of logits, 50 MB in all
 SLOWEST_PACE = 0.9  # of what it would have without drafts: nobody is slowed below it
 
 
@@ -44,7 +46,17 @@ class Speculation:
         config: EngineConfig,
         costs: StepCosts,
         counters: Counters,
+        *,
+        vocab_size: int,
     ) -> None:
+        """Begin.
+
+        Args:
+            costs: read before each step that could have drafts.
+            vocab_size: ids from there on are never fed; a prompt that was published but never
+                read may hold some.
+        """
+        self._vocabulary = range(vocab_size)
         self._cache = cache
         self._windows = windows
         self._config = config
@@ -103,7 +115,7 @@ class Speculation:
             if draft is not None
             for place in range(len(draft.tokens))
         )
-        n_most = max(min(len(gains), self._config.max_step_tokens - n_rows, MAX_SCORED_ROWS), 0)
+        n_most = max(min(len(gains), self._config.max_step_tokens - n_rows, MOST_ROWS), 0)
         costs = self._costs.relative(n_rows, n_most)
         expected = [float(share.sequence.n_pending == share.n_tokens) for share in shares]
         total = best = sum(expected)
@@ -124,8 +136,9 @@ class Speculation:
         """Return a share with drafts, as many as there is free room for."""
         sequence = share.sequence
         assert sequence.lease is not None
-        room = self._cache.ahead.reserve(sequence.lease, sequence.n_tokens + n_tokens)
-        tokens = tuple(draft.tokens[: min(n_tokens, max(room - sequence.n_tokens, 0))])
+        known = tuple(takewhile(self._vocabulary.__contains__, draft.tokens[:n_tokens]))
+        room = self._cache.ahead.reserve(sequence.lease, sequence.n_tokens + len(known))
+        tokens = known[: max(room - sequence.n_tokens, 0)]
         start = sequence.n_computed
         if not tokens or not self._windows.reaches(sequence.lease, start, start + 1 + len(tokens)):
             return share

@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from prefixcache.config import EngineConfig
+from prefixcache.config import EngineConfig, SpeculationName
 from prefixcache.engine import Engine, LocalModel
 from prefixcache.engine.loading import prepare_model
 from prefixcache.text import PromptEncoder
@@ -32,12 +32,15 @@ SECOND = [FIRST[0], {"role": "user", "content": "What is the longest river of Af
 class RealBench:
     """The default model twice: paged, and as transformers runs it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, speculation: SpeculationName = "off") -> None:
         self.encoder = PromptEncoder.load(folder)
         self.reference = self._load(folder)
         config = EngineConfig(
-            kv_memory_bytes=128 << 20, max_step_tokens=96, weights="float32", speculation="off"
-        )  # one row a token, as the reference has
+            kv_memory_bytes=128 << 20,
+            max_step_tokens=96,
+            weights="float32",
+            speculation=speculation,  # off: a row of logits for each token
+        )
         tokenizer = self.encoder.tokenizer
         loaded = prepare_model(self._load(folder), config, name="smol", tokenizer=tokenizer)
         self.model = RecordingModel(loaded.model)
@@ -84,3 +87,15 @@ def test_every_state_of_the_cache_equals_generate(bench: RealBench) -> None:
     bench.local.engine.cache.evict(10_000)
     assert bench.run([second]) == [0]
     assert bench.run([first, second, first[:50], first[:1], second[:77]])[1] > 0
+
+
+def test_guessed_answers_equal_generate(default_model: Path) -> None:
+    """An answer that is guessed from an earlier one is still the one that transformers gives."""
+    bench = RealBench(default_model, "auto")
+    prompt, n_new = bench.encoder.chat(FIRST), 40
+    expected = oracle(bench.reference, prompt, n_new)
+    sampling = SamplingParams(max_tokens=n_new, min_tokens=n_new)  # no end, as in the oracle
+    for _ in range(3):
+        (answer,) = bench.local.generate([prompt], sampling)
+        assert expected.is_same(answer.token_ids)
+    assert bench.local.engine.stats().accepted_tokens_total > 20

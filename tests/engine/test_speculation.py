@@ -185,6 +185,13 @@ def test_wrong_drafts_cost_rows_and_nothing_else() -> None:
     assert stats.pool == plain_stats.pool
 
 
+def test_a_draft_that_is_no_token_of_the_model_is_never_fed() -> None:
+    """Drafts end before an id that the model does not have."""
+    bench = speculating(lambda _: [1, VOCAB_SIZE, 1])
+    assert len(bench.run(prompt_ids(10), 12).token_ids) == 12
+    assert {step.token_ids.shape[1] for step in bench.model.steps[1:]} == {1, 2}
+
+
 def test_right_drafts_are_all_taken() -> None:
     """Drafts that are right give as many tokens a step, and the last step none too many."""
     prompt = prompt_ids(10)
