@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from prefixcache.engine.steady import row_by_row, steady_exp
 from prefixcache.types import SamplingParams
 
 HOTTEST = 1e9  # every token is as likely as the next long before
@@ -34,7 +35,7 @@ def draw_tokens(
     all that may matter, where the best 256 hold less than top_p.
     """
     temperatures = torch.tensor([min(p.temperature, HOTTEST) for p in params])
-    weights = ((logits - best[:, None]) / temperatures[:, None]).exp_()  # the best one's is 1
+    weights = steady_exp((logits - best[:, None]) / temperatures[:, None])  # the best one's is 1
     if any(p.min_p for p in params):
         floors = torch.tensor([p.min_p for p in params])
         weights.masked_fill_(weights < floors[:, None], 0.0)
@@ -69,7 +70,7 @@ def _taken(
     sums = best.cumsum(dim=-1, dtype=torch.float64)
     total = torch.where(
         torch.tensor([p.top_k is None for p in params]),
-        weights.sum(dim=-1, dtype=torch.float64),
+        row_by_row(_total, weights)[:, 0],
         sums[:, -1],
     )
     limits = torch.tensor([p.top_p for p in params], dtype=torch.float64) * total
@@ -78,6 +79,10 @@ def _taken(
     for row in is_short.nonzero()[:, 0].tolist():
         tokens[row] = _of_many(weights[row], float(limits[row]), points[row])
     return tokens
+
+
+def _total(weights: Tensor) -> Tensor:
+    return weights.sum(dim=-1, keepdim=True, dtype=torch.float64)
 
 
 def _of_many(weights: Tensor, limit: float, point: float) -> int:

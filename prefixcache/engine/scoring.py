@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from prefixcache.engine.steady import row_by_row
 from prefixcache.types import TokenScore
 
 _ROWS_AT_ONCE = 64  # so that a long prompt's rows are not all copied at once
@@ -27,8 +28,12 @@ def token_scores(logits: Tensor, tokens: Sequence[int], n_tops: Sequence[int]) -
     return scores
 
 
+def _norm(logits: Tensor) -> Tensor:
+    return logits.logsumexp(dim=-1, keepdim=True)
+
+
 def _scores(logits: Tensor, tokens: Sequence[int], n_tops: Sequence[int]) -> list[TokenScore]:
-    norms = logits.logsumexp(dim=-1, keepdim=True)
+    norms = row_by_row(_norm, logits)
     places = torch.tensor(tokens, device=logits.device)[:, None]
     chosen = (logits.gather(1, places) - norms)[:, 0].tolist()
     best = torch.topk(logits, min(max(n_tops), logits.shape[-1]))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import logging
+import os
 import random
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,14 +16,18 @@ import msgspec
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from prefixcache.config import EngineConfig
-from prefixcache.engine import Engine
-from prefixcache.engine.loading import LoadedModel, prepare_model
+from prefixcache.engine import Engine, fixed_attention, loading, plan, segments
+from prefixcache.engine.loading import LoadedModel, load_model, prepare_model
 from prefixcache.engine.plan import Chunk, plan_step
+from prefixcache.engine.steady import row_by_row
+from prefixcache.engine.weights import tiles
 from prefixcache.errors import AdapterError, ConfigError, UnsupportedModelError
 from prefixcache.types import BlockId, Delta, Event, Span, TokenScore
-from tests.support.architectures import tiny_model
+from tests.support.architectures import VOCAB_SIZE, tiny_model
 from tests.support.models import ARCHITECTURES, Bench, prompt_ids
 
 CPU = torch.device("cpu")
@@ -104,18 +110,23 @@ class Feeding:
         return [torch.cat(each) for each in found]
 
 
-def n_different(architecture: str, weights: str, *, invariant: bool) -> int:
-    """Return how many sequences got other logits in some other feeding."""
+def n_changed(served: Iterable[LoadedModel]) -> int:
+    """Return how many sequences got other logits in some other feeding of one of the models."""
     n_found, wanted = 0, None
-    for block_size in (1, 16):
-        served = loaded(architecture, weights, block_size, invariant=invariant)
+    for model in served:
         for seed in range(2):
-            found = Feeding(served, 10 * block_size + seed).logits()
+            found = Feeding(model, 10 * model.store.layout.block_size_tokens + seed).logits()
             wanted = wanted or found
             n_found += sum(
                 not torch.equal(one, other) for one, other in zip(found, wanted, strict=True)
             )
     return n_found
+
+
+def n_different(architecture: str, weights: str, *, invariant: bool) -> int:
+    return n_changed(
+        loaded(architecture, weights, block_size, invariant=invariant) for block_size in (1, 16)
+    )
 
 
 @pytest.mark.parametrize(
@@ -134,6 +145,137 @@ def test_logits_are_the_same_however_they_are_fed(architecture: str, weights: st
 def test_the_normal_mode_promises_less(weights: str) -> None:
     """The same feedings do give other bits where nothing sees to it."""
     assert n_different("llama", weights, invariant=False) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("weights", ["float32", *PACKED])
+def test_a_real_model_is_invariant(weights: str) -> None:
+    """The default model gives the same bits in every feeding."""
+    config = EngineConfig(kv_memory_bytes=200 << 20, weights="auto", invariant=True)
+    config = msgspec.structs.replace(config, weights=weights)
+    assert n_changed([load_model(config, env=os.environ, report=logging.info)]) == 0
+
+
+def odd_model() -> LoadedModel:
+    """Return an invariant model whose widths leave uneven ends everywhere."""
+    torch.manual_seed(5)
+    config = LlamaConfig(
+        vocab_size=VOCAB_SIZE,
+        hidden_size=56,
+        intermediate_size=90,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+        initializer_range=0.2,
+        tie_word_embeddings=True,
+    )
+    engine = EngineConfig(
+        kv_memory_bytes=8 << 20, block_size_tokens=4, invariant=True, weights="float32"
+    )
+    return prepare_model(LlamaForCausalLM(config).eval(), engine, name="odd")
+
+
+def test_odd_widths_are_invariant() -> None:
+    """Sizes that are no multiple of what a vector holds change nothing."""
+    assert n_changed([odd_model()]) == 0
+
+
+def _products_straight(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(tiles, "tile_sizes", lambda n_rows, _sizes: iter([n_rows]))
+
+
+def _activations_straight(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(tiles, "row_by_row", lambda function, inputs: function(inputs))
+
+
+def _attention_of_the_normal_mode(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(plan, "fixed_reads", lambda *_: None)
+    planned = plan._plan_group
+    patch.setattr(plan, "_plan_group", lambda *given, **_: planned(*given, invariant=False))
+
+
+def _merge_of_the_normal_mode(patch: pytest.MonkeyPatch) -> None:
+    def take(self: Any, part: slice, output: Tensor, lse: Tensor) -> None:
+        weight = torch.sigmoid(lse - self._largest[:, part]).unsqueeze(-1)
+        self._output[:, part] = self._output[:, part].lerp(output, weight)
+        self._largest[:, part] = torch.logaddexp(self._largest[:, part], lse)
+        self._weight[:, part] = 1.0
+
+    patch.setattr(fixed_attention._Merge, "take", take)
+
+
+def _segments_as_long_as_there_are_rows(patch: pytest.MonkeyPatch) -> None:
+    cut = segments.fixed_reads
+
+    def moved(chunks: Any, store: Any, group: int) -> Any:
+        length = 256 if len(chunks) > 1 else 64
+        patch.setattr(segments, "SEGMENT_TOKENS", length)
+        patch.setattr(fixed_attention, "SEGMENT_TOKENS", length)
+        return cut(chunks, store, group)
+
+    patch.setattr(plan, "fixed_reads", moved)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        _products_straight,
+        _activations_straight,
+        _attention_of_the_normal_mode,
+        _merge_of_the_normal_mode,
+        _segments_as_long_as_there_are_rows,
+    ],
+)
+def test_each_precaution_is_needed(
+    fault: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without one of them, bits change."""
+    monkeypatch.setattr(loading, "check_invariance", lambda *_: None)
+    fault(monkeypatch)
+    assert n_changed([odd_model()]) > 0
+
+
+def test_a_model_that_mixes_rows_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check at load finds what no precaution is for."""
+    forward = tiles.RowWise.forward
+
+    def mixed(self: tiles.RowWise, inputs: Tensor) -> Tensor:
+        return forward(self, inputs) + inputs.mean() * 1e-6
+
+    monkeypatch.setattr(tiles.RowWise, "forward", mixed)
+    with pytest.raises(UnsupportedModelError, match="cannot be served with --invariant"):
+        odd_model()
+
+
+@pytest.mark.parametrize("n_rows", [1, 2, 31, 32, 33, 600])
+@pytest.mark.parametrize("width", [1, 31, 576, 40_000])
+def test_a_row_by_itself_is_a_row_among_many(n_rows: int, width: int) -> None:
+    """An activation whose vectors and ends differ gives each row the same bits."""
+    if n_rows * width > 1_500_000:
+        n_rows = 3
+    rows = torch.randn(n_rows, width, generator=torch.Generator().manual_seed(1)) * 3
+    found = row_by_row(functional.silu, rows)
+    assert found.shape == rows.shape
+    for row in {0, n_rows // 2, n_rows - 1}:
+        assert torch.equal(found[row], row_by_row(functional.silu, rows[row]))
+    torch.testing.assert_close(found, functional.silu(rows))
+
+
+def test_activations_have_uneven_ends() -> None:
+    """What pieces are for: torch's own result for a row does depend on where it stands."""
+    rows = torch.randn(4000, 31, generator=torch.Generator().manual_seed(1)) * 3
+    alone = torch.cat([functional.silu(row) for row in torch.split(rows, 1)])
+    assert not torch.equal(functional.silu(rows), alone)
+
+
+@pytest.mark.parametrize("n_rows", [1, 3, 4, 9, 16, 17, 40, 127, 129, 1024])
+def test_tiles_hold_all_rows(n_rows: int) -> None:
+    """They are as few as is worth it, and pad less than as much again, beyond the least."""
+    sizes = list(tiles.tile_sizes(n_rows, tiles.TILE_ROWS))
+    assert n_rows <= sum(sizes) <= max(4, 2 * n_rows)
+    assert set(sizes) <= set(tiles.TILE_ROWS)
+    assert sum(sizes[:-1]) < n_rows
 
 
 @pytest.mark.parametrize("architecture", SERVED)
@@ -223,7 +365,7 @@ def test_what_cannot_be_promised_is_refused() -> None:
 @pytest.mark.parametrize("architecture", REFUSED)
 def test_scores_that_are_not_plain_are_refused(architecture: str) -> None:
     """Soft caps and sinks have no invariant kernel, which is said when the model is loaded."""
-    with pytest.raises(UnsupportedModelError, match="invariant mode has"):
+    with pytest.raises(UnsupportedModelError, match="cannot be served"):
         loaded(architecture, "float32", 16, invariant=True)
 
 

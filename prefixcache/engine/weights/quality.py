@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from prefixcache.engine.loading import LoadedModel
-from prefixcache.engine.plan import Chunk, plan_step
+from prefixcache.engine.plan import Chunk, Step, plan_step
 from prefixcache.types import BlockId, Span
 
 _CHUNK_TOKENS = 256
@@ -36,7 +36,7 @@ def log_probabilities(loaded: LoadedModel, token_ids: Sequence[int]) -> Tensor:
     parts = []
     for start in range(0, len(token_ids), _CHUNK_TOKENS):
         part = token_ids[start : start + _CHUNK_TOKENS]
-        step = plan_step([_chunk(loaded, part, start, 0)], loaded.store, loaded.model.device)
+        step = _step(loaded, [_chunk(loaded, part, start, 0)])
         rows = torch.arange(len(part), device=loaded.model.device)
         logits = loaded.model.forward(replace(step, logit_rows=rows))
         parts.append(torch.log_softmax(logits, dim=-1))
@@ -74,9 +74,14 @@ def step_ms(
     times = []
     for _ in range(repeats + 1):
         begin = time.process_time()
-        loaded.model.forward(plan_step(chunks, loaded.store, loaded.model.device))
+        loaded.model.forward(_step(loaded, chunks))
         times.append((time.process_time() - begin) * 1e3)
     return statistics.median(times[1:])
+
+
+def _step(loaded: LoadedModel, chunks: Sequence[Chunk]) -> Step:
+    model = loaded.model
+    return plan_step(chunks, loaded.store, model.device, invariant=model.is_invariant)
 
 
 def _chunk(loaded: LoadedModel, token_ids: Sequence[int], first: int, first_block: int) -> Chunk:
