@@ -25,6 +25,7 @@ from prefixcache.engine.scheduler import Scheduler
 from prefixcache.engine.sequence import Sequence
 from prefixcache.engine.served import Served
 from prefixcache.engine.shares import Share
+from prefixcache.engine.swapping import Swapping
 from prefixcache.engine.validation import request_refusal
 from prefixcache.errors import ConfigError, EngineError, RequestTooLargeError
 from prefixcache.index import TOKEN_BYTES, BlockCopy, PrefixCache, unpack
@@ -95,6 +96,7 @@ class Engine:
         self._runner = Runner(loaded.model, loaded.store, budget, clock)
         self._counters = Counters()
         self._answers = Answers(self.cache, self._scheduler, self.info, self._counters)
+        self._swapping = Swapping(self._served, self._scheduler, self._runner, self._answers)
         self._deadlines = Deadlines(clock, max_queue_seconds=config.max_queue_seconds)
         self._cancels = Cancels(self._cancel)
 
@@ -244,12 +246,7 @@ class Engine:
         Cost: the load, during which nothing else happens, and memory for both weights until then.
         """
         with self._cancels.held():
-            self._served.load_next()
-            self._scheduler.admits_new = False
-            for sequence in [] if drains else list(self._answers.in_flight.values()):
-                if sequence.has_begun:
-                    message = "the model was reloaded; send the request again"
-                    self._answers.fail(sequence, FailureKind.CANCELLED, message)
+            self._swapping.begin(drains=drains)
 
     def step(self, poll: Callable[[], None] | None = None) -> list[Event]:
         """Run one batch through the model.
@@ -266,7 +263,7 @@ class Engine:
                 self.cache.expire()
             for overdue in self._deadlines.overdue():
                 self._answers.expire(*overdue)
-            self._swap_if_drained()
+            self._swapping.finish()
             self._take_compiled()
             shares = self._schedule()
             if shares:
@@ -300,21 +297,6 @@ class Engine:
         elif sequence is not None:
             self._answers.fail(sequence, FailureKind.CANCELLED, "the request was cancelled")
 
-    def _swap_if_drained(self) -> None:
-        """Serve the reloaded model if nobody is left who has begun with the old one."""
-        following = self._served.next
-        if following is None:
-            return
-        in_flight = list(self._answers.in_flight.values())
-        if any(sequence.has_begun for sequence in in_flight):
-            return
-        self._served.swap(following)
-        self._runner.use_model(following.loaded.model)
-        self._scheduler.admits_new = True
-        for sequence in in_flight:
-            if not self._served.keep_up(sequence):
-                self._answers.fail(sequence, FailureKind.INVALID, "its adapter is not loaded now")
-
     def _schedule(self) -> list[Share]:
         """Return what the step computes; tell who was admitted, and who never can be."""
         schedule = self._scheduler.schedule()
@@ -330,13 +312,10 @@ class Engine:
         return schedule.shares
 
     def _queue(self, sequence: Sequence) -> None:
-        if not self._served.keep_up(sequence):
-            name, message = sequence.request.request_id, "its adapter is not loaded now"
-            self._answers.refuse(name, FailureKind.INVALID, message)
-            return
-        self._answers.open(sequence)
-        self._scheduler.waiting.add(sequence)
-        self._deadlines.note(sequence)
+        if self._swapping.is_up_to_date(sequence):
+            self._answers.open(sequence)
+            self._scheduler.waiting.add(sequence)
+            self._deadlines.note(sequence)
 
     def _take_compiled(self) -> None:
         """Queue the requests whose grammar is compiled, and end those whose cannot be."""
