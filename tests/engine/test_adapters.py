@@ -90,10 +90,14 @@ def test_adapters_are_added_to_packed_weights(tmp_path: Path, weights: str) -> N
     assert (bench.model.rows[-1] - expected).norm() > 0.5 * expected.norm()
 
 
-def test_mixed_batches_equal_solo_runs(bench: Adapted) -> None:
-    """Requests of several adapters and of none, in one batch, get each its own answer."""
+@pytest.mark.parametrize("n_shared", [0, 20])
+def test_mixed_batches_equal_solo_runs(bench: Adapted, n_shared: int) -> None:
+    """Requests of several adapters and of none, in one batch, get each its own answer.
+
+    Whether they begin alike, and so stand side by side anyway, or not.
+    """
     names = [None, "one", "two", "one", None, "two"]
-    prompts = [PROMPT[:20] + prompt_ids(n, seed=n) for n in range(3, 9)]
+    prompts = [PROMPT[:n_shared] + prompt_ids(n, seed=n) for n in range(13, 19)]
     for index, (name, prompt) in enumerate(zip(names, prompts, strict=True)):
         bench.submit(f"r{index}", prompt, 10, adapter=name)
     bench.drain()
