@@ -91,7 +91,7 @@ def commands() -> None:
 
 @commands.command(
     "serve",
-    epilog="Example: prefixcache serve --model ./my-model --adapter formal=./formal --port 8000",
+    epilog="Example: prefixcache serve --model ./my-model --adapter formal=./formal",
 )
 @click.option("--model", help="Model folder, .gguf file or hub name.  [default: a small one]")
 @click.option("--host", help="Address to bind.  [default: 127.0.0.1]")

@@ -24,6 +24,7 @@ from examples.index_speed import (
 )
 from gateway.config import Settings
 
+ADAPTERS = Path(__file__).parent.parent / "gateway/manual/adapters.md"
 SCHEDULING = Path(__file__).parent.parent / "gateway/manual/scheduling.md"
 RESULT = {
     "engines": [US, "other"],
@@ -99,6 +100,13 @@ def test_sharing_pays_as_it_must() -> None:
     (row,) = (row for row in rows if (row["streams"], row["prefix_tokens"]) == (8, 4096))
     assert row["shared_to_alone"] <= 0.35
     assert row["shared_ms"] < row["apart_ms"] < row["alone_ms"]
+
+
+def test_the_page_on_adapters_shows_what_its_result_holds() -> None:
+    """Each case of the result is a line of its table, with the figures that were measured."""
+    page = ADAPTERS.read_text(encoding="utf-8")
+    for row in read("adapters.json")["results"]:
+        assert f"| {row['case']} | {row['step_ms']:.1f} | {row['to_plain']:.2f} |" in page
 
 
 def test_the_settings_of_the_scheduling_page_have_their_defaults() -> None:

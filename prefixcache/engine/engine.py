@@ -26,6 +26,7 @@ from prefixcache.engine.sequence import Sequence
 from prefixcache.engine.served import Served
 from prefixcache.engine.shares import Share
 from prefixcache.engine.speculation import Speculation
+from prefixcache.engine.swapping import Swapping
 from prefixcache.engine.window_room import WindowRoom
 from prefixcache.errors import ConfigError, EngineError, RequestTooLargeError
 from prefixcache.index import BlockCopy
@@ -100,6 +101,7 @@ class Engine:
             vocab_size=self.info.vocab_size,
         )
         self._answers = Answers(self.cache, self._scheduler, self.info, self._counters)
+        self._swapping = Swapping(self._served, self._scheduler, self._runner, self._answers)
         self._deadlines = Deadlines(clock, max_queue_seconds=config.max_queue_seconds)
         self._cancels = Cancels(self._cancel)
 
@@ -250,12 +252,7 @@ class Engine:
         Cost: the load, during which nothing else happens, and memory for both weights until then.
         """
         with self._cancels.held():
-            self._served.load_next()
-            self._scheduler.admits_new = False
-            for sequence in [] if drains else list(self._answers.in_flight.values()):
-                if sequence.has_begun:
-                    message = "the model was reloaded; send the request again"
-                    self._answers.fail(sequence, FailureKind.CANCELLED, message)
+            self._swapping.begin(drains=drains)
 
     def step(self, poll: Callable[[], None] | None = None) -> list[Event]:
         """Run one batch through the model.
@@ -272,7 +269,7 @@ class Engine:
                 self.cache.expire()
             for overdue in self._deadlines.overdue():
                 self._expire(*overdue)
-            self._swap_if_drained()
+            self._swapping.finish()
             self._take_compiled()
             shares = self._schedule()
             if shares:
@@ -316,21 +313,6 @@ class Engine:
         else:
             self._answers.expire(sequence, kind, limit_seconds)
 
-    def _swap_if_drained(self) -> None:
-        """Serve the reloaded model if nobody is left who has begun with the old one."""
-        following = self._served.next
-        if following is None:
-            return
-        in_flight = list(self._answers.in_flight.values())
-        if any(sequence.has_begun for sequence in in_flight):
-            return
-        self._served.swap(following)
-        self._runner.use_model(following.loaded.model)
-        self._scheduler.admits_new = True
-        for sequence in in_flight:
-            if not self._served.keep_up(sequence):
-                self._answers.fail(sequence, FailureKind.INVALID, "its adapter is not loaded now")
-
     def _schedule(self) -> list[Share]:
         """Return what the step computes; tell who was admitted, and who never can be."""
         schedule = self._scheduler.schedule()
@@ -346,13 +328,9 @@ class Engine:
         return self._speculation.with_drafts(schedule.shares)
 
     def _queue(self, sequence: Sequence) -> None:
-        if not self._served.keep_up(sequence):
-            name, message = sequence.request.request_id, "its adapter is not loaded now"
-            sequence.has_ended = True
-            self._answers.refuse(name, FailureKind.INVALID, message)
-            return
-        self._answers.open(sequence)
-        self._scheduler.waiting.add(sequence)
+        if self._swapping.is_up_to_date(sequence):
+            self._answers.open(sequence)
+            self._scheduler.waiting.add(sequence)
 
     def _take_compiled(self) -> None:
         """Queue the requests whose grammar is compiled, and end those whose cannot be."""

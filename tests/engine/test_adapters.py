@@ -7,10 +7,15 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from prefixcache.types import FailureKind
-from tests.support.adapters import merged, write_adapter
+from prefixcache.config import EngineConfig
+from prefixcache.engine import LocalModel
+from prefixcache.errors import AdapterError
+from prefixcache.types import FailureKind, SamplingParams
+from tests.support.adapters import ALL, merged, write_adapter
+from tests.support.architectures import tiny_model
 from tests.support.models import Bench, oracle, prompt_ids
 
 PROMPT = prompt_ids(37)
@@ -86,10 +91,14 @@ def test_adapters_are_added_to_packed_weights(tmp_path: Path, weights: str) -> N
     assert (bench.model.rows[-1] - expected).norm() > 0.5 * expected.norm()
 
 
-def test_mixed_batches_equal_solo_runs(bench: Adapted) -> None:
-    """Requests of several adapters and of none, in one batch, get each its own answer."""
+@pytest.mark.parametrize("n_shared", [0, 20])
+def test_mixed_batches_equal_solo_runs(bench: Adapted, n_shared: int) -> None:
+    """Requests of several adapters and of none, in one batch, get each its own answer.
+
+    Whether they begin alike, and so stand side by side anyway, or not.
+    """
     names = [None, "one", "two", "one", None, "two"]
-    prompts = [PROMPT[:20] + prompt_ids(n, seed=n) for n in range(3, 9)]
+    prompts = [PROMPT[:n_shared] + prompt_ids(n, seed=n) for n in range(13, 19)]
     for index, (name, prompt) in enumerate(zip(names, prompts, strict=True)):
         bench.submit(f"r{index}", prompt, 10, adapter=name)
     bench.drain()
@@ -202,3 +211,70 @@ def test_steps_without_adapters_run_no_hook(bench: Adapted) -> None:
     bench.drain()
     bench.run(PROMPT, 2)
     assert n_hooks() == 0
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gpt2"])
+def test_adapters_are_added_to_modules_that_were_not_packed(
+    tmp_path: Path, architecture: str
+) -> None:
+    """A model that keeps its own linear layers gives the merged model's answer too."""
+    model = tiny_model(architecture)
+    targets = ("c_attn", "c_fc") if architecture == "gpt2" else ALL
+    folder = write_adapter(tmp_path, model, targets=targets)
+    expected = oracle(merged(model, folder), PROMPT, 10)
+    local = LocalModel.from_model(model, EngineConfig(kv_memory_bytes=1 << 20, block_size_tokens=4))
+    local.engine.load_adapter("a", str(folder))
+    for _ in range(2):
+        (answer,) = local.generate([PROMPT], SamplingParams(max_tokens=10), adapter="a")
+        assert expected.is_same(answer.token_ids)
+    assert answer.usage.cached_tokens == 36
+
+
+def test_adapters_are_added_in_the_models_own_numbers(tmp_path: Path) -> None:
+    """In bfloat16 the logits are near those of the weights that were merged in float32."""
+    bench = Bench("llama", dtype=torch.bfloat16, weights="auto")
+    folder = write_adapter(tmp_path, bench.reference)
+    bench.engine.load_adapter("a", str(folder))
+    bench.run(PROMPT, 1, adapter="a")
+    expected = oracle(merged(tiny_model("llama"), folder), PROMPT, 1).logits[0]
+    assert (bench.model.rows[-1] - expected).norm() < 0.1 * expected.norm()
+
+
+class FirstRow(nn.Module):
+    """A module of which one linear layer sees a single row, and another one none."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+        self.first, self.never = nn.Linear(64, 64), nn.Linear(64, 64)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        self.first(rows[:, :1])
+        output: Tensor = self.inner(rows)
+        return output
+
+
+@pytest.mark.parametrize(("target", "told"), [("first", "1 rows came"), ("never", "never called")])
+def test_layers_that_do_not_see_every_row_cannot_be_adapted(
+    tmp_path: Path, target: str, told: str
+) -> None:
+    """Rows of such a layer could not be told apart; the trial at load finds it."""
+    model = tiny_model("llama")
+    model.model.layers[1].mlp = FirstRow(model.model.layers[1].mlp)
+    folder = write_adapter(tmp_path, model, targets=(target,))
+    engine = LocalModel.from_model(model, EngineConfig(kv_memory_bytes=1 << 20)).engine
+    with pytest.raises(AdapterError, match=told):
+        engine.load_adapter("a", str(folder))
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_twins_of_one_adapter_wait_for_each_other_alone(bench: Adapted) -> None:
+    """The same prompt at once: read once for each adapter, never taken from another one."""
+    for index, name in enumerate(("one", "one", "two", "two", None, None)):
+        bench.submit(f"r{index}", PROMPT, 6, adapter=name)
+    bench.drain()
+    answers = [bench.answers[f"r{index}"] for index in range(6)]
+    assert sorted(answer.cached_tokens or 0 for answer in answers) == [0, 0, 0, 36, 36, 36]
+    for name, first, second in (("one", 0, 1), ("two", 2, 3), (None, 4, 5)):
+        assert answers[first].token_ids == answers[second].token_ids
+        assert bench.is_right(name, PROMPT, answers[first].token_ids)
