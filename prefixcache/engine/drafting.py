@@ -12,7 +12,7 @@ Continuation = Callable[[bytes, int], bytes]  # packed tokens, how many at most 
 
 GRAMS = (4, 3, 2)  # how many of the last tokens are looked for, the best first
 SEARCHED_TOKENS = 16_384  # of the end of prompt and answer
-STORED_TOKENS = 64  # taken from the tree at a time
+STORED_TOKENS = 256  # taken from the tree at a time
 _MOST_LOOK_GAP = 64  # tokens between two look-ups in vain
 _MOST_PAUSE = 32  # tokens without drafts after misses
 _MEMORY = 0.7  # of what was tested before, at each new test
@@ -68,6 +68,8 @@ class Drafter:
         self._n_output = 0
         self._continuation = continuation
         self._stored: list[int] = []  # what may follow `_said`
+        self._known = bytearray()  # what the tree gave: an answer that left it may come back
+        self._n_prompt_bytes = len(prompt)
         self._stored_trust, self._repeated_trust = Trust(0.9), Trust(0.5)
         self._next_look = self._look_gap = 0
 
@@ -99,6 +101,10 @@ class Drafter:
         if len(self._stored) >= n_most:
             return
         found = self._continuation(bytes(self._said), STORED_TOKENS)
+        if not (found or self._known or self._look_gap):  # it left the tree with its first words
+            prompt = bytes(self._said[: self._n_prompt_bytes])
+            self._known += self._continuation(prompt, STORED_TOKENS)
+        self._known += found[len(self._stored) * TOKEN_BYTES :]
         self._stored = unpack(found)
         self._look_gap = 0 if found else min(2 * self._look_gap + 1, _MOST_LOOK_GAP)
         self._next_look = self._n_output + self._look_gap
@@ -108,15 +114,17 @@ class Drafter:
         window = self._said[-SEARCHED_TOKENS * TOKEN_BYTES :]
         for n in GRAMS:
             size = n * TOKEN_BYTES
-            at = _last_before(window, bytes(window[-size:])) if len(window) > size else None
-            if at is not None:
-                following = unpack(bytes(window[at + size : at + size + n_most * TOKEN_BYTES]))
-                return list(islice(cycle(following), n_most))
+            words = bytes(window[-size:])
+            for text in (window, self._known) if len(window) > size else ():
+                at = _last_before(text, words)
+                if at is not None:
+                    following = unpack(bytes(text[at + size : at + size + n_most * TOKEN_BYTES]))
+                    return list(islice(cycle(following), n_most))
         return []
 
 
 def _last_before(window: bytearray, words: bytes) -> int | None:
-    """Return where `words`, the end of `window`, began last before that; None: nowhere."""
+    """Return where `words` began last with something after them in `window`; None: nowhere."""
     stop = len(window) - 1
     while (at := window.rfind(words, 0, stop)) >= 0:
         if not at % TOKEN_BYTES:

@@ -57,6 +57,18 @@ def test_an_answer_that_leaves_the_tree_is_guessed_from_it_no_more() -> None:
     assert drafted(drafter, [*tokens[10:12], 7]) == []
 
 
+@pytest.mark.parametrize("at", [0, 5])
+def test_an_answer_that_comes_back_to_an_earlier_one_is_guessed_again(at: int) -> None:
+    """After one other token, at the start or later, the earlier answer's words are known."""
+    tokens = list(range(1000, 1100))
+    drafter = Drafter(pack(tokens[:10]), Stored(tokens))
+    output = tokens[10 : 10 + at]
+    for token in [7, *tokens[11 + at : 13 + at]]:
+        output.append(token)
+        found = drafted(drafter, output)
+    assert found == tokens[13 + at : 17 + at]
+
+
 @pytest.mark.parametrize(
     ("said", "guess"),
     [
