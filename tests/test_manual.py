@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from examples import attention_speed
+from examples import attention_speed, invariant_cost
 from examples.index_speed import (
     NOT_MEASURED,
     OURS,
@@ -92,6 +92,14 @@ def test_the_page_on_attention_shows_what_its_result_holds() -> None:
     """Rendering the page again changes nothing."""
     page = attention_speed.PAGE.read_text(encoding="utf-8")
     assert attention_speed.render(page, read("attention.json")) == page
+
+
+def test_the_page_on_invariance_shows_what_its_result_holds() -> None:
+    """Rendering the page again changes nothing, and no cell is empty."""
+    page = invariant_cost.PAGE.read_text(encoding="utf-8")
+    result = read("invariant.json")
+    assert invariant_cost.render(page, result) == page
+    assert len(result["rows"]) == len(invariant_cost.WORKS) * len(invariant_cost.WEIGHTS)
 
 
 def test_sharing_pays_as_it_must() -> None:

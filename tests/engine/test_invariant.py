@@ -12,20 +12,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig, LlamaForCausalLM
 
-from prefixcache.config import EngineConfig
+from prefixcache.config import EngineConfig, WeightsName
 from prefixcache.engine import Engine, fixed_attention, loading, plan, segments
 from prefixcache.engine.loading import LoadedModel, load_model, prepare_model
 from prefixcache.engine.plan import Chunk, plan_step
+from prefixcache.engine.softmax import Scores
 from prefixcache.engine.steady import row_by_row
 from prefixcache.engine.weights import tiles
-from prefixcache.errors import AdapterError, ConfigError, UnsupportedModelError
+from prefixcache.errors import AdapterError, ConfigError, EngineError, UnsupportedModelError
+from prefixcache.kv import KVLayout, KVStore, LayerGroup
 from prefixcache.types import BlockId, Delta, Event, Span, TokenScore
 from tests.support.architectures import VOCAB_SIZE, tiny_model
 from tests.support.models import ARCHITECTURES, Bench, prompt_ids
@@ -35,15 +36,19 @@ REFUSED = ("gemma2", "gpt-oss")  # soft caps and sinks
 SERVED = tuple(name for name in ARCHITECTURES if name not in REFUSED)
 LENGTHS = (300, 61, 280, 7)
 SHARED = 272  # tokens that the first and the third sequence have in common
-PACKED = ("16bit", "int8")
+PACKED: tuple[WeightsName, ...] = ("16bit", "int8")
 CHUNKS = (1, 1, 2, 3, 5, 17, 64, 130, 300)
 
 
-def loaded(architecture: str, weights: str, block_size: int, *, invariant: bool) -> LoadedModel:
+def loaded(
+    architecture: str, weights: WeightsName, block_size: int, *, invariant: bool
+) -> LoadedModel:
     config = EngineConfig(
-        kv_memory_bytes=8 << 20, block_size_tokens=block_size, invariant=invariant
+        kv_memory_bytes=8 << 20,
+        block_size_tokens=block_size,
+        invariant=invariant,
+        weights=weights,
     )
-    config = msgspec.structs.replace(config, weights=weights)
     return prepare_model(tiny_model(architecture), config, name="tiny")
 
 
@@ -123,7 +128,7 @@ def n_changed(served: Iterable[LoadedModel]) -> int:
     return n_found
 
 
-def n_different(architecture: str, weights: str, *, invariant: bool) -> int:
+def n_different(architecture: str, weights: WeightsName, *, invariant: bool) -> int:
     return n_changed(
         loaded(architecture, weights, block_size, invariant=invariant) for block_size in (1, 16)
     )
@@ -136,23 +141,22 @@ def n_different(architecture: str, weights: str, *, invariant: bool) -> int:
         *((architecture, weights) for architecture in ("llama", "gpt2") for weights in PACKED),
     ],
 )
-def test_logits_are_the_same_however_they_are_fed(architecture: str, weights: str) -> None:
+def test_logits_are_the_same_however_they_are_fed(architecture: str, weights: WeightsName) -> None:
     """Neither neighbours nor pieces, blocks, runs or what was written before changes a bit."""
     assert n_different(architecture, weights, invariant=True) == 0
 
 
 @pytest.mark.parametrize("weights", ["float32", *PACKED])
-def test_the_normal_mode_promises_less(weights: str) -> None:
+def test_the_normal_mode_promises_less(weights: WeightsName) -> None:
     """The same feedings do give other bits where nothing sees to it."""
     assert n_different("llama", weights, invariant=False) > 0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("weights", ["float32", *PACKED])
-def test_a_real_model_is_invariant(weights: str) -> None:
+def test_a_real_model_is_invariant(weights: WeightsName) -> None:
     """The default model gives the same bits in every feeding."""
-    config = EngineConfig(kv_memory_bytes=200 << 20, weights="auto", invariant=True)
-    config = msgspec.structs.replace(config, weights=weights)
+    config = EngineConfig(kv_memory_bytes=200 << 20, weights=weights, invariant=True)
     assert n_changed([load_model(config, env=os.environ, report=logging.info)]) == 0
 
 
@@ -179,6 +183,29 @@ def odd_model() -> LoadedModel:
 def test_odd_widths_are_invariant() -> None:
     """Sizes that are no multiple of what a vector holds change nothing."""
     assert n_changed([odd_model()]) == 0
+
+
+@pytest.mark.parametrize("weights", ["float32", "16bit"])
+def test_norms_of_heads_and_two_kinds_of_angles_are_invariant(weights: WeightsName) -> None:
+    """A Gemma 3, whose layers take turns with windows and angles, gives the same bits."""
+    torch.manual_seed(3)
+    config = Gemma3TextConfig(
+        vocab_size=VOCAB_SIZE,
+        hidden_size=64,
+        intermediate_size=90,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=24,
+        max_position_embeddings=512,
+        sliding_window=40,
+        layer_types=["sliding_attention", "full_attention"] * 2,
+        initializer_range=0.2,
+    )
+    engine = EngineConfig(
+        kv_memory_bytes=8 << 20, block_size_tokens=4, invariant=True, weights=weights
+    )
+    assert n_changed([prepare_model(Gemma3ForCausalLM(config).eval(), engine, name="odd")]) == 0
 
 
 def _products_straight(patch: pytest.MonkeyPatch) -> None:
@@ -234,6 +261,17 @@ def test_each_precaution_is_needed(
     monkeypatch.setattr(loading, "check_invariance", lambda *_: None)
     fault(monkeypatch)
     assert n_changed([odd_model()]) > 0
+
+
+def test_attention_that_was_not_tried_is_refused() -> None:
+    """Where the flash kernel does not go, nothing else takes its place."""
+    group = LayerGroup((0,), 1, 8, 4, None)
+    store = KVStore(KVLayout((group,), 4, torch.float32), 4, CPU)
+    chunk = Chunk([1], 0, ([Span(BlockId(0), 1)],), n_logits=1)
+    reads = plan_step([chunk], store, CPU, invariant=True).groups[0].fixed
+    assert reads is not None
+    with pytest.raises(EngineError, match="equal key and value sizes"):
+        fixed_attention.fixed_attention(torch.ones(1, 1, 8), *store.layer(0), reads, Scores(1.0))
 
 
 def test_a_model_that_mixes_rows_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

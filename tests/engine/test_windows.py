@@ -164,6 +164,8 @@ def test_crowded_windows_preempt_and_all_are_served() -> None:
         max_running_requests=16,
         growth_blocks=0,
         prefix_cache=True,
+        speculation="off",
+        repeat_rate=0,
     )
     scheduler = storm.engine._scheduler
     fit, by_windows = scheduler._fit_windows, []

@@ -159,15 +159,22 @@ def test_bad_input_is_one_line_and_code_2(arguments: tuple[str, ...]) -> None:
 
 
 @pytest.mark.model
-@pytest.mark.parametrize(("flag", "value"), [("--device", "nonsense"), ("--kv-memory", "1KiB")])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--device", "nonsense"),
+        ("--kv-memory", "1KiB"),
+        ("--invariant", "--dtype", "bfloat16"),
+    ],
+)
 def test_settings_that_only_the_worker_can_judge_are_bad_input_too(
-    default_model: Path, flag: str, value: str
+    default_model: Path, flags: tuple[str, ...]
 ) -> None:
     """What cannot be served with the flags as they are is code 2; the last line says which."""
-    done = run("serve", "--model", str(default_model), flag, value)
+    done = run("serve", "--model", str(default_model), *flags)
     assert (done.returncode, done.stdout) == (2, "")
     *progress, last = done.stderr.splitlines()
-    assert re.fullmatch(r"prefixcache: (device|kv_memory_bytes) = .+", last)
+    assert re.fullmatch(r"prefixcache: (device|kv_memory_bytes|invariant) = .+", last)
     assert not any(line.startswith("prefixcache: ") for line in progress)
 
 
