@@ -105,7 +105,8 @@ class Turns:
         shares = self._queue.tenants
         tenant = min(tenants, key=lambda name: (shares.had(name), tenants[name][0].serial))
         own = tenants[tenant]
-        sequence = next(filter(self._queue.must_be_next, own), own[0])
+        urgent = filter(self._queue.must_be_next, own)  # some since this pass began
+        sequence = min(urgent, key=lambda each: each.serial, default=own[0])
         own.remove(sequence)
         if not tenants[tenant]:
             del tenants[tenant]

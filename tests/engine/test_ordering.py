@@ -139,3 +139,14 @@ def test_the_limit_of_overtakes_holds_among_those_of_one_step() -> None:
     for number in range(5):
         bench.submit(f"warm{number}", [*warm, number], 1)
     assert started(bench) == ["warm0", "warm1", "cold", "warm2", "warm3", "warm4"]
+
+
+def test_of_those_who_must_be_next_the_first_to_come_goes_first() -> None:
+    """Those passed within one step do not pass each other, however much is cached of them."""
+    bench = Bench(max_overtakes=1)
+    warm = prompt_ids(48, seed=9)
+    bench.run(warm, 1)
+    bench.submit("cold", prompt_ids(8), 1)
+    bench.submit("warm", [*warm[:24], 1], 1)
+    bench.submit("warmest", [*warm, 2], 1)
+    assert started(bench) == ["warmest", "cold", "warm"]
