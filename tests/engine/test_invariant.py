@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.nn import functional
 from transformers import Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig, LlamaForCausalLM
 
 from prefixcache.config import EngineConfig, WeightsName
@@ -23,7 +22,6 @@ from prefixcache.engine import Engine, fixed_attention, loading, plan, segments
 from prefixcache.engine.loading import LoadedModel, load_model, prepare_model
 from prefixcache.engine.plan import Chunk, plan_step
 from prefixcache.engine.softmax import Scores
-from prefixcache.engine.steady import row_by_row
 from prefixcache.engine.weights import tiles
 from prefixcache.errors import AdapterError, ConfigError, EngineError, UnsupportedModelError
 from prefixcache.kv import KVLayout, KVStore, LayerGroup
@@ -284,36 +282,6 @@ def test_a_model_that_mixes_rows_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(tiles.RowWise, "forward", mixed)
     with pytest.raises(UnsupportedModelError, match="cannot be served with --invariant"):
         odd_model()
-
-
-@pytest.mark.parametrize("n_rows", [1, 2, 31, 32, 33, 600])
-@pytest.mark.parametrize("width", [1, 31, 576, 40_000])
-def test_a_row_by_itself_is_a_row_among_many(n_rows: int, width: int) -> None:
-    """An activation whose vectors and ends differ gives each row the same bits."""
-    if n_rows * width > 1_500_000:
-        n_rows = 3
-    rows = torch.randn(n_rows, width, generator=torch.Generator().manual_seed(1)) * 3
-    found = row_by_row(functional.silu, rows)
-    assert found.shape == rows.shape
-    for row in {0, n_rows // 2, n_rows - 1}:
-        assert torch.equal(found[row], row_by_row(functional.silu, rows[row]))
-    torch.testing.assert_close(found, functional.silu(rows))
-
-
-def test_activations_have_uneven_ends() -> None:
-    """What pieces are for: torch's own result for a row does depend on where it stands."""
-    rows = torch.randn(4000, 31, generator=torch.Generator().manual_seed(1)) * 3
-    alone = torch.cat([functional.silu(row) for row in torch.split(rows, 1)])
-    assert not torch.equal(functional.silu(rows), alone)
-
-
-@pytest.mark.parametrize("n_rows", [1, 3, 4, 9, 16, 17, 40, 127, 129, 1024])
-def test_tiles_hold_all_rows(n_rows: int) -> None:
-    """They are as few as is worth it, and pad less than as much again, beyond the least."""
-    sizes = list(tiles.tile_sizes(n_rows, tiles.TILE_ROWS))
-    assert n_rows <= sum(sizes) <= max(4, 2 * n_rows)
-    assert set(sizes) <= set(tiles.TILE_ROWS)
-    assert sum(sizes[:-1]) < n_rows
 
 
 @pytest.mark.parametrize("architecture", SERVED)
