@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ import pytest
 
 from tests.support.bodies import CHAT, CHAT_BODY, TEXT, TEXT_BODY, error_of
 from tests.support.gateways import MODEL, Gateway, echo_backend, running_gateway
-from tests.support.tokenizers import write_piece_tokenizer
 
 OPTIONAL = (
     "temperature",
@@ -70,19 +68,6 @@ ODD_VALUES: tuple[Any, ...] = (
     2**70,
     "\x00",
 )
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("model")
-    write_piece_tokenizer(made, [b"one", b" two", b" three"])
-    return made
-
-
-@pytest.fixture
-async def gateway(folder: Path) -> AsyncIterator[Gateway]:
-    async with running_gateway(echo_backend(folder)) as running:
-        yield running
 
 
 async def test_null_is_the_same_as_left_out(gateway: Gateway) -> None:

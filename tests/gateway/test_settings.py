@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -10,22 +9,8 @@ import pytest
 
 from prefixcache.types import FinishReason, SamplingParams
 from tests.support.bodies import CHAT, CHAT_BODY, TEXT, error_of
-from tests.support.gateways import MODEL, Gateway, echo_backend, running_gateway
+from tests.support.gateways import MODEL, Gateway, running_gateway
 from tests.support.scripted import ScriptedBackend
-from tests.support.tokenizers import write_piece_tokenizer
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("model")
-    write_piece_tokenizer(made, [b"one", b" two", b" three"])
-    return made
-
-
-@pytest.fixture
-async def gateway(folder: Path) -> AsyncIterator[Gateway]:
-    async with running_gateway(echo_backend(folder)) as running:
-        yield running
 
 
 @pytest.mark.parametrize("max_tokens", [10_000, 2**31, 2**70])

@@ -14,6 +14,7 @@ from prefixcache.engine.weights.products import (
     OneDnnProduct,
     Packer,
     PlainProduct,
+    Product,
     WeightKind,
 )
 from prefixcache.errors import ConfigError
@@ -89,10 +90,11 @@ def packer(kind: WeightKind) -> Packer:
 
 def is_usable(kind: WeightKind) -> bool:
     """Whether the kernel of `kind` is there and multiplies right, by trying it."""
-    try:
-        return _works(packer(kind), _ALLOWED[kind])
-    except (RuntimeError, AttributeError, NotImplementedError):
-        return False
+
+    def pack(weight: Tensor, bias: Tensor | None) -> Product:
+        return packer(kind)(weight, bias)  # choosing it may fail as well
+
+    return _works(pack, _ALLOWED[kind])
 
 
 def _works(pack: Packer, allowed: float) -> bool:
@@ -101,7 +103,7 @@ def _works(pack: Packer, allowed: float) -> bool:
     expected = rows @ weight.T
     try:
         found = pack(weight, None)(rows)
-    except (RuntimeError, AttributeError, NotImplementedError):
+    except (RuntimeError, AttributeError):  # no such kernel, or not on this CPU
         return False
     return bool((found - expected).norm() <= allowed * expected.norm())
 
