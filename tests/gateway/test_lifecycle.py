@@ -184,20 +184,18 @@ async def test_counters_never_fall_whatever_happens(local: Gateway) -> None:
 async def test_health_is_answered_while_a_prompt_is_rendered(tmp_path: Path) -> None:
     """A template that takes its time keeps nobody else waiting."""
     backend = echo_backend(tmp_path)
-    slow = "{% for i in range(100) %}{% for j in range(10000) %}{% endfor %}{% endfor %}one"
+    slow = "{% for i in range(300) %}{% for j in range(10000) %}{% endfor %}{% endfor %}one"
     (tmp_path / "chat_template.jinja").write_text(slow, encoding="utf-8")
     async with running_gateway(backend) as gateway:
-        loop = asyncio.get_running_loop()
-        began, slowest = loop.time(), 0.0
+        n_answered = 0
         body = {"model": MODEL, "messages": [{"role": "user", "content": "x"}]}
         posting = asyncio.create_task(gateway.post("/v1/chat/completions", body))
         while not posting.done():
-            asked = loop.time()
             async with gateway.http.get(gateway.url + "/health") as reply:
                 assert reply.status == 200
-            slowest = max(slowest, loop.time() - asked)
+            n_answered += 1
         assert (await posting)[0] == 200
-        assert slowest < (loop.time() - began) / 2
+        assert n_answered >= 8, n_answered  # a loop that renders itself comes to four
 
 
 class Life:
