@@ -82,7 +82,10 @@ def read_adapters(
 
 @click.group(
     cls=LazyGroup,
-    later={"bench": "gateway.bench:bench"},
+    later={
+        "bench": "gateway.bench:bench",
+        "replay": "gateway.replay:replay_command",
+    },
     epilog="Example: prefixcache serve --port 8000",
 )
 def commands() -> None:

@@ -1,15 +1,29 @@
 """Request traces: reading them, and replaying them on the index. No model, no torch."""
 
-from prefixcache.traces.formats import read_mooncake, read_trace, read_weka
-from prefixcache.traces.records import TraceRequest, merged
-from prefixcache.traces.simulate import Simulation, simulate
+from prefixcache.traces.formats import FORMATS, TraceFormat
+from prefixcache.traces.pacing import Pacing
+from prefixcache.traces.reading import ReadOptions, ReadReport, Skipped
+from prefixcache.traces.recorder import TraceWriter
+from prefixcache.traces.records import TraceRequest
+from prefixcache.traces.simulate import simulate
+from prefixcache.traces.sums import Simulation
+from prefixcache.traces.texts import TextEncoder
+from prefixcache.traces.trace import Trace, TraceReading, open_trace, read_trace
 
 __all__ = [
+    "FORMATS",
+    "Pacing",
+    "ReadOptions",
+    "ReadReport",
     "Simulation",
+    "Skipped",
+    "TextEncoder",
+    "Trace",
+    "TraceFormat",
+    "TraceReading",
     "TraceRequest",
-    "merged",
-    "read_mooncake",
+    "TraceWriter",
+    "open_trace",
     "read_trace",
-    "read_weka",
     "simulate",
 ]

@@ -1,0 +1,214 @@
+"""The command `prefixcache replay`."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+import click
+
+from gateway.bench import each, one_of, save
+from prefixcache.errors import ConfigError, ModelError, TemplateError
+from prefixcache.index.policies import PolicyOptions
+from prefixcache.text import PromptEncoder
+from prefixcache.traces import FORMATS, Pacing, ReadOptions, Trace, open_trace
+from prefixcache.traces.capacity import Capacity, parse_capacity
+from prefixcache.traces.reading import SECONDS_PER_UNIT
+from prefixcache.traces.replay import POLICIES, ReplayPlan, ReplayResult, replay
+from prefixcache.traces.report import as_data, as_text, skipped_lines
+
+_T = TypeVar("_T")
+_DEFAULTS = PolicyOptions()
+_WARM_UP = re.compile(r"(\d+)(%?)")
+
+
+def _checked(read: Callable[[str], _T]) -> Callable[[str], _T]:
+    """Make a usage error of what `read` finds wrong."""
+
+    def checked(text: str) -> _T:
+        try:
+            return read(text)
+        except ConfigError as error:
+            raise click.BadParameter(f"{error.value!r}: {error.reason}") from error
+
+    return checked
+
+
+def _block_tokens(text: str) -> int | None:
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise click.BadParameter(f"{text!r} is no number above 0")
+    return int(text)
+
+
+def _encoder(_: click.Context, __: click.Parameter, folder: Path | None) -> PromptEncoder | None:
+    try:
+        return None if folder is None else PromptEncoder.load(folder)
+    except (ModelError, TemplateError) as error:
+        raise click.BadParameter(str(error)) from error
+
+
+def _warm_up(_: click.Context, __: click.Parameter, text: str) -> tuple[int, bool]:
+    """Return an amount, and whether it is in percent."""
+    found = _WARM_UP.fullmatch(text)
+    if not found or (found[2] and int(found[1]) >= 100):
+        raise click.BadParameter(f"{text!r} is neither a number of requests nor a share below 100%")
+    return int(found[1]), bool(found[2])
+
+
+@click.command(
+    "replay",
+    epilog="Example: prefixcache replay conversation_trace.jsonl --policy lru,belady"
+    " --capacity 1000,10000,unlimited",
+)
+@click.argument("names", metavar="TRACE...", nargs=-1, required=True)
+@click.option(
+    "--format",
+    "format_name",
+    metavar="NAME",
+    help=f"Of {', '.join(FORMATS)}.  [default: told by what the file begins with]",
+)
+@click.option(
+    "--policy",
+    "policies",
+    callback=each(one_of(POLICIES)),
+    default="lru",
+    show_default=True,
+    metavar="NAME,...",
+    help=f"Of {', '.join(POLICIES)}. belady is the best that can be, by knowing what comes.",
+)
+@click.option(
+    "--capacity",
+    "capacities",
+    callback=each(_checked(parse_capacity)),
+    default="unlimited",
+    show_default=True,
+    metavar="N,...",
+    help="In blocks (10000), in tokens (160000tokens), or unlimited.",
+)
+@click.option(
+    "--block-tokens",
+    "block_tokens",
+    callback=lambda c, p, text: (None,) if text is None else each(_block_tokens)(c, p, text),
+    metavar="N,...",
+    help="Replay with larger blocks: multiples of the trace's own.",
+)
+@click.option(
+    "--trace-block-tokens",
+    type=click.IntRange(min=1),
+    help="What an id of the trace stands for, and what text is cut into.  [default: the format's]",
+)
+@click.option(
+    "--time-unit",
+    type=click.Choice(tuple(SECONDS_PER_UNIT)),
+    help="Of the timestamps.  [default: the format's]",
+)
+@click.option(
+    "--tokenizer",
+    "encoder",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    callback=_encoder,
+    metavar="FOLDER",
+    help="A model's tokenizer and template, for traces with text.  [default: a stand-in]",
+)
+@click.option("--strict", is_flag=True, help="Stop at the first row that cannot be used.")
+@click.option("--sort", is_flag=True, help="Order requests by arrival; holds the trace in memory.")
+@click.option(
+    "--warm-up",
+    callback=_warm_up,
+    default="0",
+    metavar="N|P%",
+    help="Report hit rates without the first requests as well: so many, or such a share.",
+)
+@click.option("--speed", type=float, default=1.0, help="Let the trace's clock run so much faster.")
+@click.option(
+    "--max-gap",
+    "max_gap_seconds",
+    type=float,
+    help="Cut silences to so many seconds of the trace, before the speed counts.",
+)
+@click.option(
+    "--idle-ttl",
+    "idle_ttl_seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    default=_DEFAULTS.idle_ttl_seconds,
+    show_default=True,
+    help="Seconds, for ttl.",
+)
+@click.option(
+    "--protected-share",
+    type=click.FloatRange(0, 1, min_open=True),
+    default=_DEFAULTS.protected_share,
+    show_default=True,
+    help="Of the listed blocks, for slru and cost-aware.",
+)
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the result here.")
+def replay_command(
+    *,
+    names: tuple[str, ...],
+    format_name: str | None,
+    policies: tuple[str, ...],
+    capacities: tuple[Capacity, ...],
+    block_tokens: tuple[int | None, ...],
+    trace_block_tokens: int | None,
+    time_unit: str | None,
+    encoder: PromptEncoder | None,
+    strict: bool,
+    sort: bool,
+    warm_up: tuple[int, bool],
+    speed: float,
+    max_gap_seconds: float | None,
+    idle_ttl_seconds: float,
+    protected_share: float,
+    json_file: Path | None,
+) -> None:
+    """Replay request traces and report hit rates: no model, no HTTP.
+
+    TRACE is a file, plain or compressed (.gz, .zst), a folder, or a pattern such as 'logs/*.jsonl'
+    whose files are one trace. Requests run one after another through the real index. Rows that
+    cannot be used are counted and named.
+    """
+    options = ReadOptions(
+        strict=strict,
+        sort=sort,
+        block_tokens=trace_block_tokens,
+        time_unit=time_unit,
+        encoder=encoder,
+    )
+    pacing = Pacing(speed=speed, max_gap_seconds=max_gap_seconds)
+    traces = [
+        open_trace(name, format=format_name, options=options, pacing=pacing) for name in names
+    ]
+    plan = ReplayPlan(
+        policies=policies,
+        capacities=capacities,
+        block_tokens=block_tokens,
+        options=PolicyOptions(idle_ttl_seconds=idle_ttl_seconds, protected_share=protected_share),
+    )
+    results = [_replayed(trace, plan, warm_up) for trace in traces]
+    click.echo(as_text(results))
+    if json_file is not None:
+        save(json_file, as_data(results))
+
+
+def _replayed(trace: Trace, plan: ReplayPlan, warm_up: tuple[int, bool]) -> ReplayResult:
+    amount, is_share = warm_up
+    if is_share:
+        amount = amount * sum(1 for _ in trace.read()) // 100
+    plan = replace(plan, warm_up_requests=amount)
+    read_bytes: dict[Path, int] = {}
+    with click.progressbar(
+        length=trace.n_bytes, label=trace.name, file=sys.stderr, hidden=not sys.stderr.isatty()
+    ) as bar:
+
+        def progress(file: Path, n_bytes: int) -> None:
+            bar.update(n_bytes - read_bytes.get(file, 0))
+            read_bytes[file] = n_bytes
+
+        result = replay(trace, plan, progress=progress)
+    for line in skipped_lines(result):
+        click.echo(line, err=True)
+    return result

@@ -1,0 +1,146 @@
+"""What came of a replay, as data for JSON and as text for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+
+from prefixcache.traces.reading import ReadReport, place
+from prefixcache.traces.replay import ReplayResult, ReplayRow
+from prefixcache.traces.table import aligned
+from prefixcache.traces.tally import DEFINITIONS, HEADLINE, Counted
+
+_HEADS = (
+    "trace",
+    "capacity",
+    "policy",
+    "block",
+    "hit blocks",
+    "by token",
+    "by block",
+    "per request",
+)
+_LEFT = (0, 2)
+_SHOWN_ROWS = 5
+
+
+def as_data(results: Sequence[ReplayResult]) -> dict[str, object]:
+    """Return what is known of every trace and row, ready for JSON."""
+    return {
+        "definitions": dict(DEFINITIONS),
+        "headline": HEADLINE,
+        "traces": [_trace_data(result) for result in results],
+        "results": [_row_data(row) for result in results for row in result.rows],
+    }
+
+
+def as_text(results: Sequence[ReplayResult]) -> str:
+    """Return a paragraph for each trace and a table of all rows."""
+    paragraphs = ["\n".join(_trace_lines(result)) for result in results]
+    rows = [_row_cells(row) for result in results for row in result.rows]
+    headline = f"Hit rate {HEADLINE.replace('_', ' ')}: {DEFINITIONS[HEADLINE]}."
+    return "\n\n".join([*paragraphs, f"{headline}\n{aligned([_HEADS, *rows], left=_LEFT)}"])
+
+
+def skipped_lines(result: ReplayResult) -> Iterator[str]:
+    """Yield a line for each of the first rows that were not used, and one for the others."""
+    report = result.report
+    for row in report.skipped[:_SHOWN_ROWS]:
+        yield f"{row.file}, {place(row.line)}: skipped: {row.reason}"
+    if (n_more := report.rows_skipped - _SHOWN_ROWS) > 0:
+        yield f"{result.trace.name}: {n_more:,} more rows were skipped"
+
+
+def _trace_data(result: ReplayResult) -> dict[str, object]:
+    trace, report = result.trace, result.report
+    return {
+        "trace": trace.name,
+        "format": trace.format.name,
+        "files": list(map(str, trace.files)),
+        "ignored_files": list(map(str, trace.ignored_files)),
+        "block_tokens": result.block_tokens,
+        "partial_last_block": trace.format.partial_block,
+        "tokenizer": result.tokenizer,
+        "time_unit": result.time_unit,
+        "span_seconds": _span_seconds(report),
+        "sorted": trace.options.sort,
+        **asdict(trace.pacing),
+        **asdict(report),
+        "skipped": [row._asdict() for row in report.skipped],
+        "defaults": dict(report.defaults),
+    }
+
+
+def _row_data(row: ReplayRow) -> dict[str, object]:
+    return {
+        "trace": row.trace,
+        "policy": row.policy,
+        "capacity_blocks": row.capacity_blocks,
+        "block_tokens": row.block_tokens,
+        **_counted_data(row.counted),
+        "after_warm_up": None if row.after_warm_up is None else _counted_data(row.after_warm_up),
+        "warm_up_requests": row.warm_up_requests,
+        "over_time": [asdict(period) for period in row.periods],
+    }
+
+
+def _counted_data(counted: Counted) -> dict[str, object]:
+    return {**asdict(counted.sums), "hit_rate": counted.rates._asdict()}
+
+
+def _trace_lines(result: ReplayResult) -> Iterator[str]:
+    trace, report = result.trace, result.report
+    files = f"{len(trace.files)} files, " if len(trace.files) > 1 else ""
+    unit = f"timestamps in {result.time_unit}" if report.is_timed else "no timestamps"
+    yield (
+        f"{trace.name}: {files}{trace.format.name}, blocks of {result.block_tokens} tokens,"
+        f" {unit}, {_span_seconds(report):,.0f} s"
+    )
+    yield (
+        f"rows: {report.rows_read:,} read, {report.rows_used:,} used,"
+        f" {report.rows_skipped:,} skipped"
+    )
+    yield f"a last block that is not full {trace.format.partial_block}"
+    if result.tokenizer is not None:
+        yield f"tokens: {result.tokenizer}"
+    yield from _oddities(result)
+
+
+def _oddities(result: ReplayResult) -> Iterator[str]:
+    report = result.report
+    if report.inconsistent_rows:
+        yield (
+            f"rows with an id that follows another one elsewhere: {report.inconsistent_rows:,}"
+            " (such blocks are told apart by all that is before them)"
+        )
+    if report.rows_out_of_order:
+        yield (
+            f"rows that arrived before the row in front of them: {report.rows_out_of_order:,}"
+            " (they keep their place; --sort orders them)"
+        )
+    for name, n_rows in report.defaults.items():
+        meaning = "they share nothing" if name == "hash_ids" else "taken for 0"
+        yield f"rows that lack {name}: {n_rows:,} ({meaning})"
+    if n_ignored := len(result.trace.ignored_files):
+        yield f"files of the folder that are no traces by their names: {n_ignored:,}"
+
+
+def _row_cells(row: ReplayRow) -> tuple[str, ...]:
+    return (
+        row.trace,
+        "unlimited" if row.capacity_blocks is None else f"{row.capacity_blocks:,}",
+        row.policy,
+        f"{row.block_tokens:,}",
+        f"{row.counted.sums.hit_blocks:,}",
+        _rate(row.counted.rates.by_token),
+        _rate(row.counted.rates.by_block),
+        _rate(row.counted.rates.mean_per_request),
+    )
+
+
+def _rate(rate: float | None) -> str:
+    return "-" if rate is None else f"{rate:.4f}"
+
+
+def _span_seconds(report: ReadReport) -> float:
+    return (report.latest_seconds or 0.0) - (report.earliest_seconds or 0.0)
