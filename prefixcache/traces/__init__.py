@@ -1,20 +1,29 @@
 """Request traces: reading them, and replaying them on the index. No model, no torch."""
 
+from prefixcache.traces.curve import MissRatioCurve, infinite_cache, miss_ratio_curve
+from prefixcache.traces.flat import flat_lru
 from prefixcache.traces.formats import FORMATS, TraceFormat
+from prefixcache.traces.optimum import optimum
 from prefixcache.traces.pacing import Pacing
 from prefixcache.traces.reading import ReadOptions, ReadReport, Skipped
 from prefixcache.traces.recorder import TraceWriter
 from prefixcache.traces.records import TraceRequest
-from prefixcache.traces.simulate import simulate
+from prefixcache.traces.replay import ReplayPlan, ReplayResult, ReplayRow, replay
+from prefixcache.traces.sampled import sampled_miss_ratio_curve
+from prefixcache.traces.simulate import replayed, simulate
 from prefixcache.traces.sums import Simulation
 from prefixcache.traces.texts import TextEncoder
 from prefixcache.traces.trace import Trace, TraceReading, open_trace, read_trace
 
 __all__ = [
     "FORMATS",
+    "MissRatioCurve",
     "Pacing",
     "ReadOptions",
     "ReadReport",
+    "ReplayPlan",
+    "ReplayResult",
+    "ReplayRow",
     "Simulation",
     "Skipped",
     "TextEncoder",
@@ -23,7 +32,14 @@ __all__ = [
     "TraceReading",
     "TraceRequest",
     "TraceWriter",
+    "flat_lru",
+    "infinite_cache",
+    "miss_ratio_curve",
     "open_trace",
+    "optimum",
     "read_trace",
+    "replay",
+    "replayed",
+    "sampled_miss_ratio_curve",
     "simulate",
 ]

@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 
-TRACES = os.environ.get("PREFIXCACHE_TRACES")
+from tests.traces.public import TRACES
+
 CASES = os.environ.get("PREFIXCACHE_CASES")
-needs_traces = pytest.mark.skipif(
-    TRACES is None, reason="PREFIXCACHE_TRACES names no folder with traces"
-)
 needs_cases = pytest.mark.skipif(
     CASES is None, reason="PREFIXCACHE_CASES names no folder with field cases"
 )

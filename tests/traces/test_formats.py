@@ -9,7 +9,8 @@ import pytest
 
 from prefixcache.errors import TraceError
 from prefixcache.traces import ReadOptions, TraceReading, TraceRequest, open_trace, read_trace
-from tests.support.traces import mooncake, needs_traces, traces_folder, write_lines
+from tests.support.traces import mooncake, traces_folder, write_lines
+from tests.traces.public import needs_traces
 
 MOONCAKE = {"timestamp": 1500, "input_length": 600, "output_length": 7, "hash_ids": [0, 5]}
 QWEN = {

@@ -12,7 +12,8 @@ from prefixcache.traces import open_trace
 from prefixcache.traces.capacity import Capacity, parse_capacity
 from prefixcache.traces.replay import ReplayPlan, ReplayResult, replay
 from prefixcache.traces.tally import Tally, Timeline
-from tests.support.traces import mooncake, needs_traces, traces_folder, write_lines, write_mooncake
+from tests.support.traces import mooncake, traces_folder, write_lines, write_mooncake
+from tests.traces.public import needs_traces
 
 
 def replayed(path: Path | str, **plan: object) -> ReplayResult:

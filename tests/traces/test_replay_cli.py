@@ -14,11 +14,11 @@ from tests.support.traces import (
     case_file,
     mooncake,
     needs_cases,
-    needs_traces,
     traces_folder,
     write_lines,
     write_mooncake,
 )
+from tests.traces.public import needs_traces
 
 
 def run(*arguments: object) -> int:
