@@ -17,9 +17,13 @@ from prefixcache.index.policies import PolicyOptions
 from prefixcache.text import PromptEncoder
 from prefixcache.traces import FORMATS, Pacing, ReadOptions, Trace, open_trace
 from prefixcache.traces.capacity import Capacity, parse_capacity
+from prefixcache.traces.computed import POLICIES
 from prefixcache.traces.reading import SECONDS_PER_UNIT
-from prefixcache.traces.replay import POLICIES, ReplayPlan, ReplayResult, replay
+from prefixcache.traces.replay import ReplayResult, replay
 from prefixcache.traces.report import as_data, as_text, skipped_lines
+from prefixcache.traces.runs import ReplayPlan
+from prefixcache.traces.whatif import ROUTINGS, WhatIf
+from prefixcache.traces.whatif.published import worth_publishing
 
 _T = TypeVar("_T")
 _DEFAULTS = PolicyOptions()
@@ -145,6 +149,40 @@ def _warm_up(_: click.Context, __: click.Parameter, text: str) -> tuple[int, boo
     show_default=True,
     help="Of the listed blocks, for slru and cost-aware.",
 )
+@click.option(
+    "--tenants",
+    type=click.Choice(("isolated", "shared")),
+    default="isolated",
+    show_default=True,
+    help="Whether tenants, where the trace has them, hit what others have sent.",
+)
+@click.option(
+    "--publish",
+    "n_published",
+    type=click.IntRange(min=1),
+    help="What if so many prefixes that tenants have in common were published.",
+)
+@click.option(
+    "--host-capacity",
+    callback=lambda _, __, text: None if text is None else _checked(parse_capacity)(text),
+    metavar="N",
+    help="What if what leaves the device were kept in a host tier of this size.",
+)
+@click.option(
+    "--replicas",
+    "n_replicas",
+    type=click.IntRange(min=1),
+    default=1,
+    help="What if there were several caches, each of the capacity.",
+)
+@click.option(
+    "--routing",
+    type=click.Choice(tuple(ROUTINGS)),
+    default="prefix-aware",
+    show_default=True,
+    help="How requests are spread over replicas.",
+)
+@click.option("--seed", type=int, default=0, help="Of random routing.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the result here.")
 def replay_command(
     *,
@@ -163,6 +201,12 @@ def replay_command(
     max_gap_seconds: float | None,
     idle_ttl_seconds: float,
     protected_share: float,
+    tenants: str,
+    n_published: int | None,
+    host_capacity: Capacity | None,
+    n_replicas: int,
+    routing: str,
+    seed: int,
     json_file: Path | None,
 ) -> None:
     """Replay request traces and report hit rates: no model, no HTTP.
@@ -187,18 +231,29 @@ def replay_command(
         capacities=capacities,
         block_tokens=block_tokens,
         options=PolicyOptions(idle_ttl_seconds=idle_ttl_seconds, protected_share=protected_share),
+        what_if=WhatIf(
+            is_isolated=tenants == "isolated",
+            host_capacity=host_capacity,
+            n_replicas=n_replicas,
+            routing=routing,
+            seed=seed,
+        ),
     )
-    results = [_replayed(trace, plan, warm_up) for trace in traces]
+    results = [_replayed(trace, plan, warm_up, n_published) for trace in traces]
     click.echo(as_text(results))
     if json_file is not None:
         save(json_file, as_data(results))
 
 
-def _replayed(trace: Trace, plan: ReplayPlan, warm_up: tuple[int, bool]) -> ReplayResult:
+def _replayed(
+    trace: Trace, plan: ReplayPlan, warm_up: tuple[int, bool], n_published: int | None
+) -> ReplayResult:
     amount, is_share = warm_up
     if is_share:
         amount = amount * sum(1 for _ in trace.read()) // 100
     plan = replace(plan, warm_up_requests=amount)
+    if n_published is not None:
+        plan = replace(plan, what_if=_publishing(trace, plan.what_if, n_published))
     read_bytes: dict[Path, int] = {}
     with click.progressbar(
         length=trace.n_bytes, label=trace.name, file=sys.stderr, hidden=not sys.stderr.isatty()
@@ -212,3 +267,10 @@ def _replayed(trace: Trace, plan: ReplayPlan, warm_up: tuple[int, bool]) -> Repl
     for line in skipped_lines(result):
         click.echo(line, err=True)
     return result
+
+
+def _publishing(trace: Trace, what_if: WhatIf, n_published: int) -> WhatIf:
+    prompts = worth_publishing(trace.read(), n_published)
+    if not prompts:
+        raise click.UsageError(f"{trace.name}: no tenants in it have a prefix in common to publish")
+    return replace(what_if, published=prompts)

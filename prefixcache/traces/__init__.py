@@ -8,12 +8,14 @@ from prefixcache.traces.pacing import Pacing
 from prefixcache.traces.reading import ReadOptions, ReadReport, Skipped
 from prefixcache.traces.recorder import TraceWriter
 from prefixcache.traces.records import TraceRequest
-from prefixcache.traces.replay import ReplayPlan, ReplayResult, ReplayRow, replay
+from prefixcache.traces.replay import ReplayResult, replay
+from prefixcache.traces.runs import ReplayPlan, ReplayRow
 from prefixcache.traces.sampled import sampled_miss_ratio_curve
 from prefixcache.traces.simulate import replayed, simulate
 from prefixcache.traces.sums import Simulation
 from prefixcache.traces.texts import TextEncoder
 from prefixcache.traces.trace import Trace, TraceReading, open_trace, read_trace
+from prefixcache.traces.whatif import WhatIf
 
 __all__ = [
     "FORMATS",
@@ -32,6 +34,7 @@ __all__ = [
     "TraceReading",
     "TraceRequest",
     "TraceWriter",
+    "WhatIf",
     "flat_lru",
     "infinite_cache",
     "miss_ratio_curve",

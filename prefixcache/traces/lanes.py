@@ -19,6 +19,9 @@ class Lane(Protocol):
     def serve(self, request: TraceRequest) -> int:
         """Run a request; return how many of its leading blocks were cached when it came."""
 
+    def extras(self) -> dict[str, object]:
+        """Return what was counted beside hits, ready for JSON."""
+
 
 class IndexLane:
     """One cache: the real index.
@@ -36,6 +39,10 @@ class IndexLane:
         self._waiting.append(request)
         _, hit_blocks = next(self._hits)
         return hit_blocks
+
+    def extras(self) -> dict[str, object]:
+        """Return nothing: there are hits alone."""
+        return {}
 
     def _arriving(self) -> Iterator[TraceRequest]:
         while True:

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
 from prefixcache.traces.reading import ReadReport, place
-from prefixcache.traces.replay import ReplayResult, ReplayRow
+from prefixcache.traces.replay import ReplayResult
+from prefixcache.traces.runs import ReplayRow
 from prefixcache.traces.table import aligned
 from prefixcache.traces.tally import DEFINITIONS, HEADLINE, Counted
 
@@ -81,6 +82,8 @@ def _row_data(row: ReplayRow) -> dict[str, object]:
         "after_warm_up": None if row.after_warm_up is None else _counted_data(row.after_warm_up),
         "warm_up_requests": row.warm_up_requests,
         "over_time": [asdict(period) for period in row.periods],
+        "tenants": {name: asdict(sums) for name, sums in row.tenants.items()},
+        **row.extras,
     }
 
 

@@ -20,7 +20,10 @@ DEFINITIONS: Mapping[str, str] = MappingProxyType(
 )
 HEADLINE = "by_token"
 
+OTHER_TENANTS = "(others)"
+
 _MAX_PERIODS = 256
+_MAX_TENANTS = 1000
 
 
 class Rates(NamedTuple):
@@ -49,6 +52,15 @@ class Period:
     hit_tokens: int
 
 
+@dataclass(slots=True)
+class TenantSums:
+    """What was counted of one tenant."""
+
+    requests: int = 0
+    tokens: int = 0
+    hit_tokens: int = 0
+
+
 class Tally:
     """Counts requests and what of them was cached; remembers none of them."""
 
@@ -75,6 +87,27 @@ class Tally:
             mean_per_request_by_block=_share(self._block_shares, self._n_with_blocks),
         )
         return Counted(sums, rates)
+
+
+class TenantTally:
+    """Sums by tenant, of the first `_MAX_TENANTS` of them; the others are one."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, TenantSums] = {}
+
+    def add(self, request: TraceRequest, hit_blocks: int) -> None:
+        """Count a request of a tenant whose first `hit_blocks` blocks were cached."""
+        name = request.tenant or ""
+        if name not in self._sums and len(self._sums) >= _MAX_TENANTS:
+            name = OTHER_TENANTS
+        sums = self._sums.setdefault(name, TenantSums())
+        sums.requests += 1
+        sums.tokens += request.input_tokens
+        sums.hit_tokens += hit_tokens(request, hit_blocks)
+
+    def sums(self) -> Mapping[str, TenantSums]:
+        """Return the sums by tenant, who has most tokens first."""
+        return dict(sorted(self._sums.items(), key=lambda item: -item[1].tokens))
 
 
 class Timeline:

@@ -10,7 +10,8 @@ from prefixcache.errors import ConfigError
 from prefixcache.index.policies import PolicyOptions
 from prefixcache.traces import open_trace
 from prefixcache.traces.capacity import Capacity, parse_capacity
-from prefixcache.traces.replay import ReplayPlan, ReplayResult, replay
+from prefixcache.traces.replay import ReplayResult, replay
+from prefixcache.traces.runs import ReplayPlan
 from prefixcache.traces.tally import Tally, Timeline
 from tests.support.traces import mooncake, traces_folder, write_lines, write_mooncake
 from tests.traces.public import needs_traces
