@@ -2,65 +2,33 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
-from typing import TypeVar
+from types import ModuleType
 
 import click
 
 from gateway.bench import each, one_of, save
-from prefixcache.errors import ConfigError, ModelError, TemplateError
+from gateway.replay_options import capacity_of, read_block_tokens, read_encoder, read_warm_up
 from prefixcache.index.policies import PolicyOptions
 from prefixcache.text import PromptEncoder
 from prefixcache.traces import FORMATS, Pacing, ReadOptions, Trace, open_trace
-from prefixcache.traces.capacity import Capacity, parse_capacity
+from prefixcache.traces.capacity import Capacity
 from prefixcache.traces.computed import POLICIES
+from prefixcache.traces.curve_points import curve_points
+from prefixcache.traces.page import as_page
 from prefixcache.traces.reading import SECONDS_PER_UNIT
 from prefixcache.traces.replay import ReplayResult, replay
 from prefixcache.traces.report import as_data, as_text, skipped_lines
 from prefixcache.traces.runs import ReplayPlan
 from prefixcache.traces.whatif import ROUTINGS, WhatIf
 from prefixcache.traces.whatif.published import worth_publishing
+from prefixcache.traces.why import explain
 
-_T = TypeVar("_T")
 _DEFAULTS = PolicyOptions()
-_WARM_UP = re.compile(r"(\d+)(%?)")
-
-
-def _checked(read: Callable[[str], _T]) -> Callable[[str], _T]:
-    """Make a usage error of what `read` finds wrong."""
-
-    def checked(text: str) -> _T:
-        try:
-            return read(text)
-        except ConfigError as error:
-            raise click.BadParameter(f"{error.value!r}: {error.reason}") from error
-
-    return checked
-
-
-def _block_tokens(text: str) -> int | None:
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise click.BadParameter(f"{text!r} is no number above 0")
-    return int(text)
-
-
-def _encoder(_: click.Context, __: click.Parameter, folder: Path | None) -> PromptEncoder | None:
-    try:
-        return None if folder is None else PromptEncoder.load(folder)
-    except (ModelError, TemplateError) as error:
-        raise click.BadParameter(str(error)) from error
-
-
-def _warm_up(_: click.Context, __: click.Parameter, text: str) -> tuple[int, bool]:
-    """Return an amount, and whether it is in percent."""
-    found = _WARM_UP.fullmatch(text)
-    if not found or (found[2] and int(found[1]) >= 100):
-        raise click.BadParameter(f"{text!r} is neither a number of requests nor a share below 100%")
-    return int(found[1]), bool(found[2])
 
 
 @click.command(
@@ -87,7 +55,7 @@ def _warm_up(_: click.Context, __: click.Parameter, text: str) -> tuple[int, boo
 @click.option(
     "--capacity",
     "capacities",
-    callback=each(_checked(parse_capacity)),
+    callback=each(capacity_of),
     default="unlimited",
     show_default=True,
     metavar="N,...",
@@ -96,7 +64,7 @@ def _warm_up(_: click.Context, __: click.Parameter, text: str) -> tuple[int, boo
 @click.option(
     "--block-tokens",
     "block_tokens",
-    callback=lambda c, p, text: (None,) if text is None else each(_block_tokens)(c, p, text),
+    callback=read_block_tokens,
     metavar="N,...",
     help="Replay with larger blocks: multiples of the trace's own.",
 )
@@ -114,7 +82,7 @@ def _warm_up(_: click.Context, __: click.Parameter, text: str) -> tuple[int, boo
     "--tokenizer",
     "encoder",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    callback=_encoder,
+    callback=read_encoder,
     metavar="FOLDER",
     help="A model's tokenizer and template, for traces with text.  [default: a stand-in]",
 )
@@ -122,7 +90,7 @@ def _warm_up(_: click.Context, __: click.Parameter, text: str) -> tuple[int, boo
 @click.option("--sort", is_flag=True, help="Order requests by arrival; holds the trace in memory.")
 @click.option(
     "--warm-up",
-    callback=_warm_up,
+    callback=read_warm_up,
     default="0",
     metavar="N|P%",
     help="Report hit rates without the first requests as well: so many, or such a share.",
@@ -164,7 +132,7 @@ def _warm_up(_: click.Context, __: click.Parameter, text: str) -> tuple[int, boo
 )
 @click.option(
     "--host-capacity",
-    callback=lambda _, __, text: None if text is None else _checked(parse_capacity)(text),
+    callback=lambda _, __, text: None if text is None else capacity_of(text),
     metavar="N",
     help="What if what leaves the device were kept in a host tier of this size.",
 )
@@ -183,7 +151,17 @@ def _warm_up(_: click.Context, __: click.Parameter, text: str) -> tuple[int, boo
     help="How requests are spread over replicas.",
 )
 @click.option("--seed", type=int, default=0, help="Of random routing.")
+@click.option("--why", "explains", is_flag=True, help="Tell what is shared, by whom and how soon.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the result here.")
+@click.option(
+    "--plot",
+    "plot_file",
+    type=click.Path(path_type=Path),
+    help="Draw hit rates by capacity, with the optimum, and over time (.png, .svg or .pdf).",
+)
+@click.option(
+    "--html", "html_file", type=click.Path(path_type=Path), help="Write all of it as one page."
+)
 def replay_command(
     *,
     names: tuple[str, ...],
@@ -207,7 +185,10 @@ def replay_command(
     n_replicas: int,
     routing: str,
     seed: int,
+    explains: bool,
     json_file: Path | None,
+    plot_file: Path | None,
+    html_file: Path | None,
 ) -> None:
     """Replay request traces and report hit rates: no model, no HTTP.
 
@@ -239,10 +220,19 @@ def replay_command(
             seed=seed,
         ),
     )
+    plots = None if plot_file is None else _plots()
     results = [_replayed(trace, plan, warm_up, n_published) for trace in traces]
+    if explains or plots is not None or html_file is not None:
+        is_drawn = plots is not None or html_file is not None
+        results = [_explained(result, is_drawn=is_drawn) for result in results]
     click.echo(as_text(results))
     if json_file is not None:
         save(json_file, as_data(results))
+    if plots is not None and plot_file is not None:
+        _written(plot_file, lambda: plots.save_plots(results, plot_file))
+    if html_file is not None:
+        page = as_page(results, command=" ".join(["prefixcache", *sys.argv[1:]]))
+        _written(html_file, lambda: html_file.write_text(page, encoding="utf-8"))
 
 
 def _replayed(
@@ -274,3 +264,28 @@ def _publishing(trace: Trace, what_if: WhatIf, n_published: int) -> WhatIf:
     if not prompts:
         raise click.UsageError(f"{trace.name}: no tenants in it have a prefix in common to publish")
     return replace(what_if, published=prompts)
+
+
+def _explained(result: ReplayResult, *, is_drawn: bool) -> ReplayResult:
+    """Read the trace once more, to explain it and, if it is drawn, for its curves."""
+    if not is_drawn:
+        return replace(result, why=explain(result.trace.read()))
+    requests = list(result.trace.read())
+    return replace(result, why=explain(requests), curve=curve_points(requests))
+
+
+def _plots() -> ModuleType:
+    try:
+        return import_module("prefixcache.traces.plots")
+    except ImportError as error:
+        reason = f"plots need {error.name}; pip install 'prefixcache[plots]', or use --html"
+        raise click.UsageError(reason) from error
+
+
+def _written(file: Path, write: Callable[[], object]) -> None:
+    try:
+        write()
+    except OSError as error:
+        raise click.FileError(str(file), error.strerror or str(error)) from error
+    except ValueError as error:
+        raise click.FileError(str(file), str(error)) from error

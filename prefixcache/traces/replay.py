@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from prefixcache.traces.computed import COMPUTED
+from prefixcache.traces.curve_points import CurvePoints
 from prefixcache.traces.files import Progress
 from prefixcache.traces.reading import ReadReport
 from prefixcache.traces.records import TraceRequest
 from prefixcache.traces.runs import ReplayPlan, ReplayRow, Run, make_runs
 from prefixcache.traces.trace import Trace
+from prefixcache.traces.why import Why
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,8 @@ class ReplayResult:
     block_tokens: int
     report: ReadReport
     rows: Sequence[ReplayRow]
+    why: Why | None = None  # None: nobody asked
+    curve: CurvePoints | None = None
 
     @property
     def tokenizer(self) -> str | None:

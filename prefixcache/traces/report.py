@@ -7,6 +7,7 @@ from dataclasses import asdict
 
 from prefixcache.traces.reading import ReadReport, place
 from prefixcache.traces.replay import ReplayResult
+from prefixcache.traces.report_why import why_data, why_text
 from prefixcache.traces.runs import ReplayRow
 from prefixcache.traces.table import aligned
 from prefixcache.traces.tally import DEFINITIONS, HEADLINE, Counted
@@ -37,10 +38,20 @@ def as_data(results: Sequence[ReplayResult]) -> dict[str, object]:
 
 def as_text(results: Sequence[ReplayResult]) -> str:
     """Return a paragraph for each trace and a table of all rows."""
-    paragraphs = ["\n".join(_trace_lines(result)) for result in results]
-    rows = [_row_cells(row) for result in results for row in result.rows]
-    headline = f"Hit rate {HEADLINE.replace('_', ' ')}: {DEFINITIONS[HEADLINE]}."
-    return "\n\n".join([*paragraphs, f"{headline}\n{aligned([_HEADS, *rows], left=_LEFT)}"])
+    paragraphs = ["\n".join(trace_lines(result)) for result in results]
+    whys = [why_text(result.trace.name, result.why) for result in results if result.why is not None]
+    table = aligned(result_table(results), left=_LEFT)
+    return "\n\n".join([*paragraphs, *whys, f"{headline()}\n{table}"])
+
+
+def headline() -> str:
+    """Return which definition of a hit rate comes first, and what it says."""
+    return f"Hit rate {HEADLINE.replace('_', ' ')}: {DEFINITIONS[HEADLINE]}."
+
+
+def result_table(results: Sequence[ReplayResult]) -> list[tuple[str, ...]]:
+    """Return lines of cells, a line for each row; the first one names the columns."""
+    return [_HEADS, *[_row_cells(row) for result in results for row in result.rows]]
 
 
 def skipped_lines(result: ReplayResult) -> Iterator[str]:
@@ -69,6 +80,7 @@ def _trace_data(result: ReplayResult) -> dict[str, object]:
         **asdict(report),
         "skipped": [row._asdict() for row in report.skipped],
         "defaults": dict(report.defaults),
+        "why": None if result.why is None else why_data(result.why),
     }
 
 
@@ -91,7 +103,8 @@ def _counted_data(counted: Counted) -> dict[str, object]:
     return {**asdict(counted.sums), "hit_rate": counted.rates._asdict()}
 
 
-def _trace_lines(result: ReplayResult) -> Iterator[str]:
+def trace_lines(result: ReplayResult) -> Iterator[str]:
+    """Yield what is to be known of a trace and of its reading, a line each."""
     trace, report = result.trace, result.report
     files = f"{len(trace.files)} files, " if len(trace.files) > 1 else ""
     unit = f"timestamps in {result.time_unit}" if report.is_timed else "no timestamps"

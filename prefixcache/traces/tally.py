@@ -22,7 +22,7 @@ HEADLINE = "by_token"
 
 OTHER_TENANTS = "(others)"
 
-_MAX_PERIODS = 256
+_MAX_PERIODS = 128
 _MAX_TENANTS = 1000
 
 

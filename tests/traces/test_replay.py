@@ -126,12 +126,12 @@ def test_a_policy_that_is_none_is_refused() -> None:
 
 
 def test_periods_grow_with_the_trace(tmp_path: Path) -> None:
-    """However long it is there are at most 256 of them, and nothing is lost."""
+    """However long it is there are at most 128 of them, and nothing is lost."""
     rows = [mooncake(1, at_ms=1000 * second) for second in range(1000)]
     (row,) = replayed(write_lines(tmp_path / "a.jsonl", *rows)).rows
-    assert len(row.periods) == 250
-    assert {period.requests for period in row.periods} == {4}
-    assert [period.start_seconds for period in row.periods[:3]] == [0, 4, 8]
+    assert len(row.periods) == 125
+    assert {period.requests for period in row.periods} == {8}
+    assert [period.start_seconds for period in row.periods[:3]] == [0, 8, 16]
     assert sum(period.hit_tokens for period in row.periods) == 999 * 512
 
 

@@ -1,0 +1,55 @@
+"""What the options of `prefixcache replay` say."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+
+from gateway.bench import each
+from prefixcache.errors import ConfigError, ModelError, TemplateError
+from prefixcache.text import PromptEncoder
+from prefixcache.traces.capacity import Capacity, parse_capacity
+
+_WARM_UP = re.compile(r"([0-9]+)(%?)")
+
+
+def capacity_of(text: str) -> Capacity:
+    """Return a capacity; anything that is none is a usage error."""
+    try:
+        return parse_capacity(text)
+    except ConfigError as error:
+        raise click.BadParameter(f"{error.value!r}: {error.reason}") from error
+
+
+def read_block_tokens(
+    context: click.Context, parameter: click.Parameter, text: str | None
+) -> tuple[int | None, ...]:
+    """Return block sizes; None, for the trace's own, where nothing is said."""
+    return (None,) if text is None else each(_above_0)(context, parameter, text)
+
+
+def read_encoder(
+    context: click.Context, parameter: click.Parameter, folder: Path | None
+) -> PromptEncoder | None:
+    """Return the tokenizer and template of a model folder."""
+    try:
+        return None if folder is None else PromptEncoder.load(folder)
+    except (ModelError, TemplateError) as error:
+        raise click.BadParameter(str(error), context, parameter) from error
+
+
+def read_warm_up(context: click.Context, parameter: click.Parameter, text: str) -> tuple[int, bool]:
+    """Return an amount, and whether it is a share in percent rather than so many requests."""
+    found = _WARM_UP.fullmatch(text)
+    if not found or (found[2] and int(found[1]) >= 100):
+        reason = f"{text!r} is neither a number of requests nor a share below 100%"
+        raise click.BadParameter(reason, context, parameter)
+    return int(found[1]), bool(found[2])
+
+
+def _above_0(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise click.BadParameter(f"{text!r} is no number above 0")
+    return int(text)
