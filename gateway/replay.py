@@ -12,7 +12,14 @@ from types import ModuleType
 import click
 
 from gateway.bench import each, one_of, save
-from gateway.replay_options import capacity_of, read_block_tokens, read_encoder, read_warm_up
+from gateway.replay_options import (
+    BYTES_PER_TOKEN,
+    read_block_tokens,
+    read_capacities,
+    read_capacity,
+    read_encoder,
+    read_warm_up,
+)
 from prefixcache.index.policies import PolicyOptions
 from prefixcache.text import PromptEncoder
 from prefixcache.traces import FORMATS, Pacing, ReadOptions, Trace, open_trace
@@ -55,11 +62,19 @@ _DEFAULTS = PolicyOptions()
 @click.option(
     "--capacity",
     "capacities",
-    callback=each(capacity_of),
+    callback=read_capacities,
     default="unlimited",
     show_default=True,
     metavar="N,...",
-    help="In blocks (10000), in tokens (160000tokens), or unlimited.",
+    help="In blocks (10000), in tokens (160000tokens), in bytes (20GiB), or unlimited.",
+)
+@click.option(
+    "--kv-bytes-per-token",
+    BYTES_PER_TOKEN,
+    type=click.IntRange(min=1),
+    is_eager=True,
+    help="Of the model that capacities in bytes are for: 2 (keys and values) * layers"
+    " * KV heads * head size * bytes a number.",
 )
 @click.option(
     "--block-tokens",
@@ -132,7 +147,7 @@ _DEFAULTS = PolicyOptions()
 )
 @click.option(
     "--host-capacity",
-    callback=lambda _, __, text: None if text is None else capacity_of(text),
+    callback=read_capacity,
     metavar="N",
     help="What if what leaves the device were kept in a host tier of this size.",
 )
@@ -168,6 +183,7 @@ def replay_command(
     format_name: str | None,
     policies: tuple[str, ...],
     capacities: tuple[Capacity, ...],
+    kv_bytes_per_token: int | None,  # the capacities have taken it in
     block_tokens: tuple[int | None, ...],
     trace_block_tokens: int | None,
     time_unit: str | None,

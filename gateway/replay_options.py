@@ -8,19 +8,24 @@ from pathlib import Path
 import click
 
 from gateway.bench import each
+from gateway.config import parse_bytes
 from prefixcache.errors import ConfigError, ModelError, TemplateError
 from prefixcache.text import PromptEncoder
 from prefixcache.traces.capacity import Capacity, parse_capacity
 
+BYTES_PER_TOKEN = "kv_bytes_per_token"  # noqa: S105 (the parameter that sizes in bytes need)
+
 _WARM_UP = re.compile(r"([0-9]+)(%?)")
 
 
-def capacity_of(text: str) -> Capacity:
-    """Return a capacity; anything that is none is a usage error."""
-    try:
-        return parse_capacity(text)
-    except ConfigError as error:
-        raise click.BadParameter(f"{error.value!r}: {error.reason}") from error
+def read_capacities(context: click.Context, _: click.Parameter, text: str) -> tuple[Capacity, ...]:
+    """Return the capacities of a list with commas; anything that is none is a usage error."""
+    return tuple(_capacity(part.strip(), context) for part in text.split(","))
+
+
+def read_capacity(context: click.Context, _: click.Parameter, text: str | None) -> Capacity | None:
+    """Return a capacity, None where nothing is said."""
+    return None if text is None else _capacity(text, context)
 
 
 def read_block_tokens(
@@ -47,6 +52,23 @@ def read_warm_up(context: click.Context, parameter: click.Parameter, text: str) 
         reason = f"{text!r} is neither a number of requests nor a share below 100%"
         raise click.BadParameter(reason, context, parameter)
     return int(found[1]), bool(found[2])
+
+
+def _capacity(text: str, context: click.Context) -> Capacity:
+    """Return a capacity. Bytes count by what `--kv-bytes-per-token`, read before, says."""
+    try:
+        if not text.lower().endswith("b"):
+            return parse_capacity(text)
+        n_bytes = parse_bytes(text)
+    except ConfigError as error:
+        raise click.BadParameter(f"{error.value!r}: {error.reason}") from error
+    per_token = context.params.get(BYTES_PER_TOKEN)
+    if per_token is None:
+        raise click.BadParameter(f"{text!r} is in bytes; say --kv-bytes-per-token of the model")
+    n_tokens = n_bytes // per_token
+    if not n_tokens:
+        raise click.BadParameter(f"{text!r} holds less than a token of {per_token} bytes")
+    return Capacity(tokens=n_tokens)
 
 
 def _above_0(text: str) -> int:

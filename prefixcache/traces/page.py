@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 from prefixcache.traces.replay import ReplayResult
-from prefixcache.traces.report import headline, result_table, skipped_lines, trace_lines
+from prefixcache.traces.report import headline, result_table, row_notes, skipped_lines, trace_lines
 from prefixcache.traces.report_why import why_tables
 from prefixcache.traces.series import over_capacity, over_distance, over_time
 from prefixcache.traces.svg import line_chart
@@ -37,6 +37,7 @@ def as_page(results: Sequence[ReplayResult], *, command: str) -> str:
         f"<style>{_STYLE}</style><h1>Replay</h1>",
         f"<p><code>{escape(command)}</code></p><p>{escape(headline())}</p>",
         _table(result_table(results)),
+        *[f"<p>{escape(note)}</p>" for r in results for row in r.rows for note in row_notes(row)],
         *[part for result in results for part in _trace_parts(result)],
         "<h2>Definitions</h2><dl>",
         *[f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in DEFINITIONS.items()],

@@ -20,7 +20,7 @@ class PrefixIds:
     Cost: about 100 bytes an id that is remembered.
     """
 
-    def __init__(self, *, most_known: int = 2_000_000) -> None:
+    def __init__(self, *, most_known: int = 1_000_000) -> None:
         self._parents: dict[int, int] = {}
         self._most_known = most_known
 

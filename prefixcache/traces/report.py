@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 
 from prefixcache.traces.reading import ReadReport, place
 from prefixcache.traces.replay import ReplayResult
 from prefixcache.traces.report_why import why_data, why_text
 from prefixcache.traces.runs import ReplayRow
 from prefixcache.traces.table import aligned
-from prefixcache.traces.tally import DEFINITIONS, HEADLINE, Counted
+from prefixcache.traces.tally import DEFINITIONS, HEADLINE, Counted, Period
 
 _HEADS = (
     "trace",
@@ -41,12 +41,25 @@ def as_text(results: Sequence[ReplayResult]) -> str:
     paragraphs = ["\n".join(trace_lines(result)) for result in results]
     whys = [why_text(result.trace.name, result.why) for result in results if result.why is not None]
     table = aligned(result_table(results), left=_LEFT)
-    return "\n\n".join([*paragraphs, *whys, f"{headline()}\n{table}"])
+    notes = [line for result in results for row in result.rows for line in row_notes(row)]
+    return "\n\n".join([*paragraphs, *whys, "\n".join([headline(), table, *notes])])
 
 
 def headline() -> str:
     """Return which definition of a hit rate comes first, and what it says."""
     return f"Hit rate {HEADLINE.replace('_', ' ')}: {DEFINITIONS[HEADLINE]}."
+
+
+def row_notes(row: ReplayRow) -> Iterator[str]:
+    """Yield what else is to be known of a row: its warm-up, and what what-ifs counted."""
+    limit = "unlimited" if row.capacity_blocks is None else f"{row.capacity_blocks:,}"
+    name = f"{row.trace}, {row.policy}, {limit}"
+    if row.after_warm_up is not None:
+        rate = _rate(row.after_warm_up.rates.by_token)
+        yield f"{name}: by token {rate} without the first {row.warm_up_requests:,} requests"
+    for key, value in row.extras.items():
+        if not isinstance(value, list):
+            yield f"{name}: {key.replace('_', ' ')} {_shown(value)}"
 
 
 def result_table(results: Sequence[ReplayResult]) -> list[tuple[str, ...]]:
@@ -93,7 +106,7 @@ def _row_data(row: ReplayRow) -> dict[str, object]:
         **_counted_data(row.counted),
         "after_warm_up": None if row.after_warm_up is None else _counted_data(row.after_warm_up),
         "warm_up_requests": row.warm_up_requests,
-        "over_time": [asdict(period) for period in row.periods],
+        "over_time": _columns(row.periods),
         "tenants": {name: asdict(sums) for name, sums in row.tenants.items()},
         **row.extras,
     }
@@ -120,6 +133,12 @@ def trace_lines(result: ReplayResult) -> Iterator[str]:
     if result.tokenizer is not None:
         yield f"tokens: {result.tokenizer}"
     yield from _oddities(result)
+
+
+def _columns(periods: Sequence[Period]) -> dict[str, list[float]]:
+    """Return periods as a list for each field: shorter than an object each."""
+    names = [field.name for field in fields(Period)]
+    return {name: [getattr(period, name) for period in periods] for name in names}
 
 
 def _oddities(result: ReplayResult) -> Iterator[str]:
@@ -152,6 +171,12 @@ def _row_cells(row: ReplayRow) -> tuple[str, ...]:
         _rate(row.counted.rates.by_block),
         _rate(row.counted.rates.mean_per_request),
     )
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.3f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _rate(rate: float | None) -> str:

@@ -89,6 +89,13 @@ def test_several_traces_are_kept_apart(trace: Path, tmp_path: Path) -> None:
     assert [(row["trace"], row["hit_blocks"]) for row in rows] == [(str(trace), 3), (str(other), 0)]
 
 
+def test_capacities_may_be_in_bytes_of_a_model(trace: Path, tmp_path: Path) -> None:
+    """By what a token takes, wherever the option stands; half a block is none."""
+    options = ("--capacity", "1MiB,2MiB", "--kv-bytes-per-token", 1000)
+    rows = result_of(tmp_path, trace, *options)["results"]
+    assert [row["capacity_blocks"] for row in rows] == [2, 4]
+
+
 def test_a_warm_up_may_be_a_share(trace: Path, tmp_path: Path) -> None:
     """A third of three requests is one; the trace is counted first."""
     for amount in ("1", "34%"):
@@ -115,6 +122,8 @@ def test_text_is_tokenized_by_the_given_folder(tmp_path: Path) -> None:
     [
         (("--capacity", "0"), "'0': must be blocks (10000), tokens (160000tokens) or 'unlimited'"),
         (("--capacity", "10tokens"), "less than one of the trace's blocks of 512"),
+        (("--capacity", "1GiB"), "'1GiB' is in bytes; say --kv-bytes-per-token"),
+        (("--capacity", "GiB"), "use a number and a unit"),
         (("--policy", "lru,mru"), "'mru' is none of lru, cost-aware"),
         (("--format", "csv"), "must be one of mooncake"),
         (("--block-tokens", "700"), "a multiple of the trace's own 512"),
@@ -232,8 +241,9 @@ def test_tr16_options_combine(tmp_path: Path) -> None:
     assert trace["rows_used"] == 4
     (row,) = result["results"]
     assert row["hit_blocks"] == 2  # of the rows with ids
-    seconds = [period["start_seconds"] for period in row["over_time"]]
-    assert seconds == [0]  # 0.5 s from the first row to the second, with the gap cut
+    assert row["over_time"]["start_seconds"] == [
+        0
+    ]  # 0.5 s from the first row to the second, with the gap cut
 
 
 @needs_traces

@@ -89,12 +89,13 @@ class TraceCache:
 
     def extras(self) -> dict[str, object]:
         """Return what was counted beside hits."""
-        if self._tier is None:
-            return {}
-        return {
-            "host_capacity_blocks": self._tier.capacity_blocks,
-            "host_hit_blocks": self._host_hit_blocks,
-        }
+        extras: dict[str, object] = {}
+        if self._options.published:
+            extras["published_blocks"] = sum(map(len, self._options.published))
+        if self._tier is not None:
+            extras["host_capacity_blocks"] = self._tier.capacity_blocks
+            extras["host_hit_blocks"] = self._host_hit_blocks
+        return extras
 
     def _namespace(self, request: TraceRequest) -> Namespace:
         if not self._options.is_isolated or request.tenant is None:
