@@ -142,8 +142,8 @@ def _header(path: Path, number: int, line: bytes) -> _Header | None:
     if RECORDING.encode() not in line:
         return None
     try:
-        header = msgspec.json.decode(line, type=_Header)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        header = decode(msgspec.json.Decoder(_Header), line)
+    except RowError:
         return None
     if header.format != RECORDING:
         return None

@@ -198,6 +198,25 @@ def test_a_malformed_request_is_named(tmp_path: Path, bad: object) -> None:
     assert [row.line for row in reading.report.skipped] == ["2.2"]
 
 
+def test_subagents_nest_within_reason(tmp_path: Path) -> None:
+    """What is deeper than anybody would go is counted as one row that cannot be used."""
+    nested: object = WEKA
+    for _ in range(60):
+        nested = {**SUBAGENT, "requests": [nested]}
+    requests, reading = opened(write_weka(tmp_path / "a.json", WEKA, nested))
+    assert len(requests) == 1
+    assert "nested over 50 deep" in reading.report.skipped[0].reason
+
+
+@pytest.mark.parametrize("begin", [b'a\rb,"c', b"\xff,\xfe", b'"'])
+def test_a_table_whose_first_line_is_none_is_refused(tmp_path: Path, begin: bytes) -> None:
+    """It is one line of text."""
+    path = tmp_path / "a.csv"
+    path.write_bytes(begin + b"\n1,2\n")
+    with pytest.raises(TraceError, match=r"a\.csv, line 1: "):
+        read_trace(path, format="burstgpt")
+
+
 def test_ids_of_64_bits_are_read(tmp_path: Path) -> None:
     """They may be digests; different ones stay different."""
     ids = [2**64 - 1, 2**63 + 5]

@@ -102,6 +102,14 @@ def test_a_line_that_was_cut_off_is_a_bad_row(tmp_path: Path) -> None:
         read_trace(path)
 
 
+def test_a_header_that_cannot_be_read_is_no_header(tmp_path: Path) -> None:
+    """However deep it is nested."""
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"format": "prefixcache-recording", "version": ' + "[" * 5000 + "\n")
+    with pytest.raises(TraceError, match="line 1: a recording begins with a header"):
+        read_trace(path)
+
+
 def test_headers_are_checked(tmp_path: Path) -> None:
     """There is one, and this program knows its version."""
     path = record(tmp_path / "a.jsonl", [1, 2, 3, 4])

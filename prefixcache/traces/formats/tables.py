@@ -66,7 +66,7 @@ def _read(path: Path, reading: Reading, columns: _Columns) -> Iterator[TraceRequ
 def _names(path: Path, line: bytes, columns: _Columns) -> list[str]:
     try:
         names = [name.strip() for name in next(csv.reader([_text(line)]), [])]
-    except RowError as error:
+    except (RowError, csv.Error) as error:
         raise TraceError(path, "line 1", str(error)) from error
     if missing := {columns.timestamp, columns.input} - set(names):
         reason = f"the column {min(missing)!r} is missing; found {', '.join(names) or 'none'}"

@@ -23,6 +23,7 @@ from prefixcache.traces.reading import Reading, RowError
 from prefixcache.traces.records import TraceRequest
 
 _SUBAGENT = "subagent"  # the type of an entry that is only there for its requests
+_MOST_LEVELS = 50  # of subagents in subagents
 
 
 class _Entry(msgspec.Struct):
@@ -89,7 +90,10 @@ def _entries(
             reading.report.rows_read += 1
             reading.skip(path, place, str(error))
             continue
-        if entry.type == _SUBAGENT:
+        if entry.type == _SUBAGENT and place.count(".") >= _MOST_LEVELS:
+            reading.report.rows_read += 1
+            reading.skip(path, place, f"subagents are nested over {_MOST_LEVELS} deep")
+        elif entry.type == _SUBAGENT:
             yield from _entries(path, entry.requests, reading, f"{place}.", starts_at + entry.t)
         else:
             reading.report.rows_read += 1
