@@ -20,6 +20,7 @@ from gateway.errors import (
 )
 from gateway.ledger import Ledger
 from gateway.service import Service
+from gateway.tenants import DEFAULT_TENANT, Tenant
 
 SERVICE: web.AppKey[Service] = web.AppKey("service", Service)
 REQUEST_ID_HEADER = "X-Request-Id"
@@ -32,6 +33,7 @@ class Record:
     """What is said of a request when it is over."""
 
     request_id: str  # what the client sees; never an id inside
+    tenant: Tenant = DEFAULT_TENANT  # whose request it is
     ledger: Ledger | None = None  # None: it never came to generating
     error_code: str | None = None
 

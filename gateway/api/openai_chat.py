@@ -26,6 +26,7 @@ from gateway.api.openai_shapes import ChatShape
 from gateway.api.openai_tools import JsonObject, ToolFields, tool_use
 from gateway.errors import InvalidRequestError
 from gateway.service import Service
+from gateway.tenants import Tenant
 
 
 async def create_chat_completion(request: web.Request) -> web.StreamResponse:
@@ -33,7 +34,7 @@ async def create_chat_completion(request: web.Request) -> web.StreamResponse:
     return await answer_body(request, _asked)
 
 
-def _asked(service: Service, data: bytes) -> Asked:
+def _asked(service: Service, tenant: Tenant, data: bytes) -> Asked:
     """Return what a body asks for. Slow with a large one: not for the event loop."""
     body = decode_body(CHAT_DECODER, data, turn=service.decoding)
     served = service.served_as(body.model)
@@ -60,7 +61,7 @@ def _asked(service: Service, data: bytes) -> Asked:
     )
     head = Head.of(service, served, body, prefix="chatcmpl")
     return Asked(
-        make_call(service, served, body, prompts),
+        make_call(service, tenant, served, body, prompts),
         ChatShape(
             head,
             served.token_bytes,

@@ -32,6 +32,7 @@ from gateway.api.openai_shapes import Echo, TextShape
 from gateway.config import GatewayConfig
 from gateway.errors import ContextLengthError, InvalidRequestError, UnsupportedFieldError
 from gateway.service import Served, Service
+from gateway.tenants import Tenant
 
 _DEFAULT_MAX_TOKENS = 16  # as OpenAI's
 _TOKEN_IDS = re.compile(rb"\s*\[\s*(?:(?P<several>\[)|[0-9])")  # how token ids begin
@@ -42,7 +43,7 @@ async def create_completion(request: web.Request) -> web.StreamResponse:
     return await answer_body(request, _asked)
 
 
-def _asked(service: Service, data: bytes) -> Asked:
+def _asked(service: Service, tenant: Tenant, data: bytes) -> Asked:
     """Return what a body asks for. Slow with a large one: not for the event loop."""
     body = decode_body(COMPLETION_DECODER, data, turn=service.decoding)
     served = service.served_as(body.model)
@@ -61,7 +62,7 @@ def _asked(service: Service, data: bytes) -> Asked:
         prompt_scores=body.logprobs if body.echo else None,
         bound=bound_of(body),
     )
-    call = make_call(service, served, body, prompts)
+    call = make_call(service, tenant, served, body, prompts)
     echoes = [
         _echo(part, ids, served)
         for part, ids in zip(parts, token_ids, strict=True)

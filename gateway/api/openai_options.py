@@ -16,8 +16,9 @@ from gateway.api.openai_formats import Bound
 from gateway.api.openai_models import CacheOptions, GenerationBody
 from gateway.config import GatewayConfig
 from gateway.errors import ContextLengthError, InvalidRequestError, UnsupportedFieldError
-from gateway.http import SERVICE, read_body
+from gateway.http import SERVICE, read_body, record_of
 from gateway.service import Call, Served, Service
+from gateway.tenants import Tenant
 from prefixcache.errors import PromptTooLongError
 from prefixcache.index import pack
 from prefixcache.types import GenerationRequest, RequestId, SamplingParams
@@ -80,7 +81,7 @@ def check_fields(
 
 
 async def answer_body(
-    request: web.Request, ask: Callable[[Service, bytes], Asked]
+    request: web.Request, ask: Callable[[Service, Tenant, bytes], Asked]
 ) -> web.StreamResponse:
     """Read a body, have `ask` make a call of it off the event loop, and answer in its shape.
 
@@ -90,8 +91,9 @@ async def answer_body(
     service = request.app[SERVICE]
     service.served()  # before the body is read
     body = await read_body(request)
+    tenant = record_of(request).tenant
     try:
-        asked = await service.encode(partial(ask, service, body))
+        asked = await service.encode(partial(ask, service, tenant, body))
     except RecursionError as error:
         raise InvalidRequestError("the body is nested too deeply") from error
     return await answer(request, asked.call, asked.shape, stream=asked.stream)
@@ -110,7 +112,9 @@ def check_count(param: str, found: int, limit: int) -> None:
         raise InvalidRequestError(f"{param}: {found} is over this server's limit of {limit}", param)
 
 
-def make_call(service: Service, served: Served, body: GenerationBody, prompts: Prompts) -> Call:
+def make_call(
+    service: Service, tenant: Tenant, served: Served, body: GenerationBody, prompts: Prompts
+) -> Call:
     """Return what the engine is asked: each prompt `n` times, as choices of one seed.
 
     `max_tokens` is cut to what fits the model.
@@ -133,6 +137,7 @@ def make_call(service: Service, served: Served, body: GenerationBody, prompts: P
                 request_id=RequestId(service.new_id()),
                 token_ids=packed,
                 sampling=replace(sampling, choice=choice_index),
+                tenant=tenant.name,
                 adapter=served.adapter,
                 salt=body.cache_salt,
                 read_cache=cache.read is not False,
