@@ -73,8 +73,15 @@ _DEFAULTS = PolicyOptions()
     BYTES_PER_TOKEN,
     type=click.IntRange(min=1),
     is_eager=True,
-    help="Of the model that capacities in bytes are for: 2 (keys and values) * layers"
-    " * KV heads * head size * bytes a number.",
+    help="What capacities in bytes count by, where no --model is named.",
+)
+@click.option(
+    "--model",
+    is_eager=True,
+    help="Whose KV capacities in bytes are for: a folder or name, as `prefixcache plan` takes it.",
+)
+@click.option(
+    "--kv-format", is_eager=True, help="In which it is kept.  [default: the checkpoint's own]"
 )
 @click.option(
     "--block-tokens",
@@ -183,7 +190,9 @@ def replay_command(
     format_name: str | None,
     policies: tuple[str, ...],
     capacities: tuple[Capacity, ...],
-    kv_bytes_per_token: int | None,  # the capacities have taken it in
+    kv_bytes_per_token: int | None,  # this and the next two the capacities have taken in
+    model: str | None,
+    kv_format: str | None,
     block_tokens: tuple[int | None, ...],
     trace_block_tokens: int | None,
     time_unit: str | None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib import import_module
 from pathlib import Path
 
 import click
@@ -55,20 +56,38 @@ def read_warm_up(context: click.Context, parameter: click.Parameter, text: str) 
 
 
 def _capacity(text: str, context: click.Context) -> Capacity:
-    """Return a capacity. Bytes count by what `--kv-bytes-per-token`, read before, says."""
+    """Return a capacity. Bytes count by the model, or its bytes a token, that was read before."""
     try:
         if not text.lower().endswith("b"):
             return parse_capacity(text)
         n_bytes = parse_bytes(text)
     except ConfigError as error:
         raise click.BadParameter(f"{error.value!r}: {error.reason}") from error
-    per_token = context.params.get(BYTES_PER_TOKEN)
+    per_token = context.params.get(BYTES_PER_TOKEN) or _token_bytes(context)
     if per_token is None:
-        raise click.BadParameter(f"{text!r} is in bytes; say --kv-bytes-per-token of the model")
+        raise click.BadParameter(f"{text!r} is in bytes; say --model, or --kv-bytes-per-token")
     n_tokens = n_bytes // per_token
     if not n_tokens:
         raise click.BadParameter(f"{text!r} holds less than a token of {per_token} bytes")
     return Capacity(tokens=n_tokens)
+
+
+def _token_bytes(context: click.Context) -> int | None:
+    """Return the KV bytes of a token of the model that was named; None: none was.
+
+    What reads configurations takes seconds to load, and is loaded here alone.
+    """
+    model, kept = context.params.get("model"), context.params.get("kv_format")
+    if model is None:
+        return None
+    plan = import_module("prefixcache.plan")
+    try:
+        shape = plan.read_shape(model)
+        chosen = plan.format_of(shape.number_bytes) if kept is None else plan.kv_format(kept)
+    except (ModelError, ConfigError) as error:
+        raise click.BadParameter(str(error)) from error
+    n_bytes: int = plan.token_bytes(shape, chosen)
+    return n_bytes
 
 
 def _above_0(text: str) -> int:

@@ -94,6 +94,9 @@ def test_capacities_may_be_in_bytes_of_a_model(trace: Path, tmp_path: Path) -> N
     options = ("--capacity", "1MiB,2MiB", "--kv-bytes-per-token", 1000)
     rows = result_of(tmp_path, trace, *options)["results"]
     assert [row["capacity_blocks"] for row in rows] == [2, 4]
+    options = ("--capacity", "1GiB", "--model", "Llama-3.1-8B", "--kv-format", "bfloat16")
+    (row,) = result_of(tmp_path, trace, *options)["results"]
+    assert row["capacity_blocks"] == 2**30 // (2 * 32 * 8 * 128 * 2) // 512
 
 
 def test_a_warm_up_may_be_a_share(trace: Path, tmp_path: Path) -> None:
@@ -122,7 +125,8 @@ def test_text_is_tokenized_by_the_given_folder(tmp_path: Path) -> None:
     [
         (("--capacity", "0"), "'0': must be blocks (10000), tokens (160000tokens) or 'unlimited'"),
         (("--capacity", "10tokens"), "less than one of the trace's blocks of 512"),
-        (("--capacity", "1GiB"), "'1GiB' is in bytes; say --kv-bytes-per-token"),
+        (("--capacity", "1GiB"), "'1GiB' is in bytes; say --model, or --kv-bytes-per-token"),
+        (("--capacity", "1GiB", "--model", "no-such"), "is no folder with a config.json"),
         (("--capacity", "GiB"), "use a number and a unit"),
         (("--policy", "lru,mru"), "'mru' is none of lru, cost-aware"),
         (("--format", "csv"), "must be one of mooncake"),
@@ -137,7 +141,7 @@ def test_text_is_tokenized_by_the_given_folder(tmp_path: Path) -> None:
     ],
 )
 def test_bad_options_are_one_line(
-    trace: Path, options: tuple[str, str], reason: str, capsys: pytest.CaptureFixture[str]
+    trace: Path, options: tuple[str, ...], reason: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Exit code 2, and the reason on standard error."""
     assert run(trace, *options) == 2
