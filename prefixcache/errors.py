@@ -140,6 +140,10 @@ class AdapterError(EngineError):
         return f"adapter {self.name!r}: {self.reason}"
 
 
+class PublicationError(EngineError):
+    """A prompt cannot be published; the text says why."""
+
+
 class GrammarError(EngineError):
     """A grammar cannot be used; the text is the library's reason."""
 

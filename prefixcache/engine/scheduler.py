@@ -143,15 +143,19 @@ class Scheduler:
 
     def _acquire(self, sequence: Sequence) -> Lease:
         self._windows.require_one()
-        lease = self._cache.acquire(
-            sequence.namespace,
-            sequence.packed(sequence.n_tokens),
-            room_tokens=int(len(sequence.output) + 1 < sequence.max_tokens),
-            read=self._reads(sequence),
-            store=self._config.prefix_cache and sequence.request.store_cache,
-            priority=_worth(sequence),
-            waiter=sequence.waiter,
-        )
+        worth, waiter = _worth(sequence), sequence.waiter
+        if sequence.published is not None:
+            lease = self._cache.prompts.acquire(sequence.published, priority=worth, waiter=waiter)
+        else:
+            lease = self._cache.acquire(
+                sequence.namespace,
+                sequence.packed(sequence.n_tokens),
+                room_tokens=int(len(sequence.output) + 1 < sequence.max_tokens),
+                read=self.reads(sequence),
+                store=self._config.prefix_cache and sequence.request.store_cache,
+                priority=worth,
+                waiter=waiter,
+            )
         sequence.waiter = None
         if self._windows.is_needed:
             self._windows.enter(lease)
@@ -163,7 +167,7 @@ class Scheduler:
         One who has waited looks again: its twin may be back, or another one ahead of it. So no one
         waits for a twin that waits itself, whose turn may be much later.
         """
-        if not self.running or not self._reads(sequence) or sequence.n_waits >= MOST_WAITS:
+        if not self.running or not self.reads(sequence) or sequence.n_waits >= MOST_WAITS:
             return False
         tokens = sequence.packed(sequence.n_tokens)
         twin = self._cache.twins.wait(sequence.namespace, tokens, priority=_worth(sequence))
@@ -175,11 +179,12 @@ class Scheduler:
         sequence.n_waits += 1
         return True
 
-    def _reads(self, sequence: Sequence) -> bool:
+    def reads(self, sequence: Sequence) -> bool:
+        """Whether what is cached counts for a sequence."""
         return self._config.prefix_cache and sequence.request.read_cache
 
     def _match_length(self, sequence: Sequence) -> int:
-        if not self._reads(sequence):
+        if not self.reads(sequence):
             return 0
         tokens = sequence.packed(sequence.n_tokens)
         return self._cache.match_length(sequence.namespace, tokens)
@@ -247,6 +252,7 @@ class Scheduler:
         self.running.remove(sequence)
         self._give_back(sequence, sequence.lease, keep=True)
         sequence.n_computed = 0
+        sequence.written_before = sequence.written_tokens
         self.waiting.put_back(sequence)
         self.preemptions_total += 1
 

@@ -234,6 +234,7 @@ class PrefixCache:
             self._leases.require_window_room(lease, length)
         is_current = lease.anchor is lease.root and lease.root.checked_epoch == self._forest.epoch
         if not (lease.stores and (is_current or self._forest.is_storable(lease.anchor))):
+            lease.n_written = 0
             if self._in_flight.waiters:
                 self._in_flight.ended(lease)  # those who wait for it would wait in vain
             return
@@ -325,6 +326,10 @@ class PrefixCache:
         """
         self._accounts.set_quota(tenant, quota)
 
+    def set_quotas(self, quotas: Mapping[str, Quota]) -> None:
+        """Give tenants these quotas, and all others the default. Raises as `set_quota`."""
+        self._accounts.set_quotas(quotas)
+
     def subscribe(self, observer: Observer) -> None:
         """Tell `observer` of what is stored and removed from now on."""
         self._observers.add(observer)
@@ -353,6 +358,10 @@ class PrefixCache:
     def tenant_stats(self, tenant: str) -> TenantStats:
         """Return one tenant's blocks, quota and counters. Cost: the trees."""
         return self._report.tenant(tenant)
+
+    def tenants(self) -> list[TenantStats]:
+        """Return the numbers of every tenant that was ever seen. Cost: tenants and trees."""
+        return self._report.tenants()
 
     def namespace_stats(self) -> list[NamespaceStats]:
         """Return the counters of every namespace that has something stored or running."""
