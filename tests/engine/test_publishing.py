@@ -231,7 +231,7 @@ def test_a_pinned_prompt_outlasts_pressure_and_others_give_way() -> None:
     bench = Bench(n_blocks=40)
     bench.publish("loose", prompt_ids(16, seed=2), pin=False)
     bench.publish("pinned", prompt_ids(16, seed=1))
-    bench.run(prompt_ids(136, seed=3), 4)
+    bench.run(prompt_ids(139, seed=3), 4)
     assert bench.cached_of("pinned") == 16
     assert bench.cached_of("loose") == 0
 
@@ -252,7 +252,7 @@ def test_a_prompt_that_gave_way_is_read_for_the_system_when_it_is_needed() -> No
     """The request waits for that, so what it finds is the same as with the prompt in place."""
     bench = Bench(n_blocks=40)
     bench.publish("loose", prompt_ids(16, seed=2), pin=False)
-    bench.run(prompt_ids(150, seed=3), 4)
+    bench.run(prompt_ids(156, seed=3), 4)
     assert bench.cached_of("loose") == 0
     for tenant in ("one", "two"):
         answer = bench.run([*prompt_ids(16, seed=2), 1, 2, 3], 2, tenant=tenant)
