@@ -64,14 +64,14 @@ class Engine:
         loaded: LoadedModel,
         config: EngineConfig,
         *,
-        clock: Callable[[], float] = time.perf_counter,  # seconds; paces long prompts
+        clock: Callable[[], float] = time.perf_counter,  # seconds, never falling
         load_again: LoadAgain | None = None,  # for `reload`
     ) -> None:
         self._store = loaded.store
         self._tokenizer = loaded.tokenizer
         groups = IndexGroups.of(loaded.store)
         self._whole_group = groups.whole
-        self.cache = groups.new_cache(config, self._copy_block)
+        self.cache = groups.new_cache(config, self._copy_block, clock)
         device = loaded.model.device.type
         budget = StepBudget(
             step_seconds=config.step_seconds,

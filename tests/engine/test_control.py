@@ -33,7 +33,7 @@ def test_a_quota_in_tokens_bounds_and_promises_blocks() -> None:
 
 
 def test_quotas_that_promise_too_much_change_nothing() -> None:
-    """The sum of all reserves is checked before any is set; who is not named any more counts not."""
+    """The sum of all reserves is checked before any is set; those not named count no more."""
     bench = Bench(n_blocks=40)
     control = bench.engine.control
     control.set_quotas({"a": TenantQuota(reserved_tokens=120)})
@@ -63,8 +63,7 @@ def test_a_tenant_of_weight_two_gets_twice_the_steps() -> None:
 def test_retained_prefixes_outlast_traffic_until_their_time() -> None:
     """A prefix is kept for its seconds; a hit with the same retention keeps it for longer."""
     now = [0.0]
-    bench = Bench(n_blocks=40)
-    bench.engine.cache._clock = lambda: now[0]  # noqa: SLF001  # the index's time is the test's
+    bench = Bench(n_blocks=40, clock=lambda: now[0])
     kept = (Retain(16, 100.0),)
 
     def flood(seed: int) -> None:

@@ -162,7 +162,9 @@ def test_a_retired_prompt_matches_nothing_at_once() -> None:
     bench.step()
     assert bench.engine.stats().running == 1
     bench.engine.control.retire("q")
-    assert bench.engine.control.readings() == [Reading("q", None, "it was retired before it was read")]
+    assert bench.engine.control.readings() == [
+        Reading("q", None, "it was retired before it was read")
+    ]
     bench.drain()
     assert bench.engine.stats().computed_tokens_total == 21 + 23 + 4
     assert bench.n_held == 0
@@ -242,7 +244,7 @@ def test_a_pinned_prompt_that_gave_way_is_read_again_when_nothing_else_is_done()
     bench.publish("p", PROMPT)
     bench.submit("r", prompt_ids(150, seed=3), 9)
     bench.step_until(lambda: bench.cached_of("p") == 0)
-    bench.step_until(lambda: "r" not in bench.engine._answers.in_flight)  # noqa: SLF001
+    bench.step_until(lambda: bench.answers["r"].ending)
     assert bench.engine.has_work
     bench.drain()
     assert bench.cached_of("p") == 20
