@@ -14,7 +14,8 @@ from prefixcache.control import (
 from prefixcache.engine.deferred import Cancels
 from prefixcache.engine.fairness import TenantShares
 from prefixcache.engine.inspecting import inspection
-from prefixcache.engine.publishing import Publishing, Reading
+from prefixcache.engine.publications import Reading
+from prefixcache.engine.publishing import Publishing
 from prefixcache.engine.served import Served
 from prefixcache.errors import AdapterError, ConfigError
 from prefixcache.index import SYSTEM_TENANT, PrefixCache, Quota, Scope

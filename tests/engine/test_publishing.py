@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from prefixcache.control import Invalidation, InvalidationKind, Publication, TenantQuota
-from prefixcache.engine.publishing import Reading
+from prefixcache.engine.publications import Reading
 from prefixcache.errors import ConfigError, PrefixCacheError, PublicationError
 from prefixcache.index import SYSTEM_TENANT, pack
 from prefixcache.types import Finished, Started

@@ -20,7 +20,7 @@ from prefixcache.engine import Engine
 from prefixcache.engine.loading import prepare_model
 from prefixcache.engine.model import PagedModel
 from prefixcache.engine.plan import Step
-from prefixcache.engine.publishing import Reading
+from prefixcache.engine.publications import Reading
 from prefixcache.index import Namespace, pack
 from prefixcache.text import Tokenizer
 from prefixcache.types import (
