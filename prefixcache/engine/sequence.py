@@ -31,6 +31,7 @@ class Sequence:
     waiter: Waiter | None = None  # waits for what another one is computing
     serial: int = 0  # in order of arrival
     n_overtaken: int = 0  # how many that came later, or had their turn later, were admitted before
+    is_at_quota: bool = False  # its tenant alone stood in its way at its last turn
     n_waits: int = 0  # how often it has waited for a twin
     n_admitted: int = 0  # tokens known when it was admitted last: those it reads
     n_computed: int = 0  # positions whose KV is written, from 0

@@ -294,8 +294,11 @@ class Accounts:
         kept_for_others = reserves.n_unused - account.unused_reserve
         if system_path:
             kept_for_others -= min(system_path, self.of(SYSTEM_TENANT).unused_reserve)
-        own = account.max_blocks - account.n_held + account.n_slack - own_path
-        return min(shared - kept_for_others, own)
+        return min(shared - kept_for_others, self.n_left_of_quota(account, own_path))
+
+    def n_left_of_quota(self, account: Account, own_path: int = 0) -> int:
+        """Return how many blocks more the account's requests may have by its maximum. O(1)."""
+        return account.max_blocks - account.n_held + account.n_slack - own_path
 
     def most_blocks(self, account: Account) -> int:
         """Return what one request of the account could have if nothing else ran. O(1)."""

@@ -179,8 +179,7 @@ class PrefixCache:
         self._leases.require_live(lease)
         account = lease.account
         n_needed = max(self._admission.blocks_for(n_tokens, account), lease.n_needed)
-        obtainable = self._accounts.n_obtainable(account)
-        self._room.require(n_needed - lease.n_needed, obtainable)
+        self._room.require(account, n_needed - lease.n_needed)
         missing = n_needed - lease.n_blocks
         if missing > 0:
             self._leases.resize(lease, lease.n_blocks, lease.n_blocks)
@@ -329,6 +328,11 @@ class PrefixCache:
     def set_quotas(self, quotas: Mapping[str, Quota]) -> None:
         """Give tenants these quotas, and all others the default. Raises as `set_quota`."""
         self._accounts.set_quotas(quotas)
+
+    def holds_beyond_reserve(self, tenant: str) -> bool:
+        """Return whether what a tenant's requests hold would be others' if they ended. O(1)."""
+        account = self._accounts.find(tenant)
+        return account.n_held - account.n_slack > account.reserved_blocks
 
     def subscribe(self, observer: Observer) -> None:
         """Tell `observer` of what is stored and removed from now on."""

@@ -60,6 +60,62 @@ def test_a_tenant_of_weight_two_gets_twice_the_steps() -> None:
     assert order.count("heavy") == 8
 
 
+def advances(bench: Bench, name: str) -> bool:
+    """Step once; return whether an answer that is running got its next token."""
+    before = len(bench.answers[name].token_ids)
+    bench.step()
+    return len(bench.answers[name].token_ids) > before or bench.answers[name].ending is not None
+
+
+def test_a_tenant_at_its_maximum_holds_up_nobody_else() -> None:
+    """Its next request waits for its own; others are admitted at once, however many come."""
+    bench = Bench(max_overtakes=1)
+    bench.engine.control.set_quotas({"small": TenantQuota(max_tokens=32)})
+    bench.submit("running", prompt_ids(20, seed=1), 12, tenant="small")
+    for number in range(20):
+        bench.submit(f"waits{number}", prompt_ids(20, seed=30 + number), 4, tenant="small")
+    bench.step()
+    for number in range(5):
+        bench.submit(f"other{number}", prompt_ids(6, seed=60 + number), 20, tenant="other")
+        bench.step()
+        assert bench.answers[f"other{number}"].cached_tokens is not None
+        assert bench.answers["waits0"].cached_tokens is None
+    bench.drain()
+    assert all(answer.finished for answer in bench.answers.values())
+
+
+def test_who_grows_at_its_maximum_takes_from_its_own() -> None:
+    """Another tenant's request, though the youngest, gets a token in every step."""
+    bench = Bench(growth_blocks=0)
+    bench.engine.control.set_quotas({"small": TenantQuota(max_tokens=40)})
+    for name in ("one", "two"):
+        bench.submit(name, prompt_ids(8, seed=len(name) + ord(name[0])), 24, tenant="small")
+    bench.step()
+    bench.submit("other", prompt_ids(8, seed=5), 40, tenant="other")
+    bench.step()
+    while not bench.answers["other"].ending:
+        assert advances(bench, "other")
+    bench.drain()
+    assert bench.engine.stats().preemptions_total
+    assert all(len(bench.answers[name].token_ids) == 24 for name in ("one", "two"))
+
+
+def test_who_is_within_a_reserve_gives_way_for_nobody_else() -> None:
+    """What it would free stays promised to it, so it is not preempted in vain."""
+    bench = Bench(n_blocks=20, growth_blocks=0)
+    bench.engine.control.set_quotas({"kept": TenantQuota(reserved_tokens=40)})
+    for seed in (1, 2):
+        bench.submit(f"free{seed}", prompt_ids(8, seed=seed), 24, tenant="free")
+    bench.step()
+    bench.submit("kept", prompt_ids(8, seed=5), 30, tenant="kept")
+    bench.step()
+    while not bench.answers["kept"].ending:
+        assert advances(bench, "kept")
+    bench.drain()
+    assert bench.engine.stats().preemptions_total
+    assert all(len(bench.answers[f"free{seed}"].token_ids) == 24 for seed in (1, 2))
+
+
 def test_retained_prefixes_outlast_traffic_until_their_time() -> None:
     """A prefix is kept for its seconds; a hit with the same retention keeps it for longer."""
     now = [0.0]
