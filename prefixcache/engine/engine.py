@@ -293,7 +293,7 @@ class Engine:
                 self._cancels.pause(poll or _nothing)
                 self._answers.take(shares, outcomes)
                 self._speculation.settle()
-            self._publishing.settle(is_idle=bool(shares) and not self._answers.in_flight)
+            self._publishing.settle(is_idle=not self._answers.in_flight)
         return self._answers.events()
 
     def stats(self) -> EngineStats:

@@ -60,6 +60,7 @@ class Publishing:
         self._due: dict[LivePrompt, None] = {}  # to be read, in this order
         self._reading: dict[Sequence, LivePrompt] = {}
         self._ended: list[Reading] = []
+        self._was_idle = True  # after the last step
 
     @property
     def has_work(self) -> bool:
@@ -138,16 +139,17 @@ class Publishing:
     def settle(self, *, is_idle: bool) -> None:
         """Take in what was read. To be called after each step.
 
-        `is_idle`: nobody else is there, so that pinned prompts that gave way can be read again.
-        Cost: then a look-up for each prompt.
+        `is_idle`: nobody is there, so that pinned prompts that gave way can be read again.
+        Cost: a look-up for each prompt when that has come to be so.
         """
         for sequence, event in self._answers.readings():
             live = self._reading.pop(sequence, None)
             if live is not None:
                 live.sequence = None
                 self._take(live, event)
-        if is_idle and self._live and not self._reading:
+        if is_idle and not self._was_idle:
             self._look()
+        self._was_idle = is_idle
 
     def readings(self) -> list[Reading]:
         """Hand over which publications can be matched, or cannot be read, since the last call."""
@@ -220,17 +222,23 @@ class Publishing:
             self._tell(live)
         elif isinstance(event, Failed) and event.kind is FailureKind.CANCELLED:
             self._due[live] = None  # by a reload that does not wait
+        elif isinstance(event, Failed):
+            is_over = event.kind is FailureKind.QUEUE_TIMEOUT
+            self._give_up(live, event.message, has_trouble=not is_over)
         else:
-            self._give_up(live, event.message if isinstance(event, Failed) else _LOST)
+            self._give_up(live, _LOST)
 
-    def _give_up(self, live: LivePrompt, reason: str) -> None:
-        """Refuse a publication that somebody waits for; leave any other until something changes."""
+    def _give_up(self, live: LivePrompt, reason: str, *, has_trouble: bool = True) -> None:
+        """Refuse a publication that somebody waits for; leave any other until something changes.
+
+        `has_trouble`: its next reading would end the same way.
+        """
         if live.is_awaited:
             del self._live[live.publication.prompt_id]
             self._withdraw(live)
             self._tell(live, reason)
         else:
-            live.has_trouble = True
+            live.has_trouble = has_trouble
             logger.warning("publication %s is not read: %s", live.publication.prompt_id, reason)
 
     def _tell(self, live: LivePrompt, refusal: str = "") -> None:
