@@ -11,7 +11,7 @@ from prefixcache.control import Invalidation, InvalidationKind, Publication, Ten
 from prefixcache.engine.publications import Reading
 from prefixcache.errors import ConfigError, PrefixCacheError, PublicationError
 from prefixcache.index import SYSTEM_TENANT, pack
-from prefixcache.types import Finished, Started
+from prefixcache.types import Finished, RequestId, Started
 from tests.engine.test_reloading import Server
 from tests.support.adapters import write_adapter
 from tests.support.models import Bench, oracle, prompt_ids
@@ -395,3 +395,32 @@ def test_shorter_than_a_block_is_a_config_error() -> None:
     """The index says how many tokens there must be."""
     with pytest.raises(ConfigError):
         Bench().engine.control.publish(publication("p", [1]))
+
+
+def test_a_prompt_that_is_lost_is_read_again_after_a_cancel_too() -> None:
+    """The last request need not end in a step that computes something."""
+    bench = Bench(n_blocks=40)
+    bench.publish("p", PROMPT)
+    bench.submit("r", prompt_ids(150, seed=3), 9)
+    bench.step_until(lambda: bench.cached_of("p") == 0)
+    bench.engine.cancel(RequestId("r"))
+    bench.step()
+    bench.drain()
+    assert bench.cached_of("p") == 20
+
+
+def test_a_second_reading_that_finds_no_room_in_time_is_tried_again() -> None:
+    """What nobody waits for is not given up for a busy hour: the next idle moment reads it."""
+    now = [0.0]
+    bench = Bench(n_blocks=40, max_queue_seconds=5, clock=lambda: now[0])
+    bench.publish("p", PROMPT)
+    bench.submit("r", prompt_ids(150, seed=3), 9)
+    bench.step_until(lambda: bench.cached_of("p") == 0)
+    bench.engine.control.invalidate(EVERYTHING)
+    bench.step()
+    assert bench.engine.stats().waiting == 1
+    now[0] = 6.0
+    bench.step()
+    assert bench.engine.stats().waiting == 0
+    bench.drain()
+    assert bench.cached_of("p") == 20
