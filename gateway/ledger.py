@@ -17,9 +17,17 @@ class Ledger:
         self._prompts = [0] * n_requests
         self._cached = [0] * n_requests
         self._output = [0] * n_requests
+        self._written = [0] * n_requests
+        self._is_begun = [False] * n_requests
+
+    @property
+    def n_waiting(self) -> int:
+        """How many of the requests have neither begun nor failed."""
+        return self._is_begun.count(False)
 
     def observe(self, index: int, event: Event) -> None:
         """Take the next event of request `index` into account."""
+        self._is_begun[index] = True
         match event:
             case Started():
                 self._prompts[index] = event.prompt_tokens
@@ -30,6 +38,7 @@ class Ledger:
                 self._prompts[index] = usage.prompt_tokens
                 self._cached[index] = usage.cached_tokens
                 self._output[index] = usage.output_tokens
+                self._written[index] = usage.written_tokens
             case Failed():
                 pass  # what was counted from its deltas stands
 
@@ -40,4 +49,5 @@ class Ledger:
             prompt_tokens=sum(self._prompts[first_choices]),
             cached_tokens=sum(self._cached[first_choices]),
             output_tokens=sum(self._output),
+            written_tokens=sum(self._written[first_choices]),
         )
