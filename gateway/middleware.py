@@ -10,6 +10,7 @@ from aiohttp import hdrs, web
 
 from gateway.access import identify
 from gateway.admission import Outcome
+from gateway.envelopes import envelope_for
 from gateway.errors import (
     LIMIT_ERRORS,
     HostRefusedError,
@@ -19,7 +20,6 @@ from gateway.errors import (
 )
 from gateway.hosts import names_loopback
 from gateway.http import (
-    REQUEST_ID_HEADER,
     SERVICE,
     Record,
     begin_record,
@@ -62,7 +62,8 @@ async def observe(request: web.Request, handler: Handler) -> web.StreamResponse:
 
 async def add_request_id(request: web.Request, response: web.StreamResponse) -> None:
     """Put the request's id on its answer (for `Application.on_response_prepare`)."""
-    response.headers[REQUEST_ID_HEADER] = record_of(request).request_id
+    for name in envelope_for(request).id_headers:
+        response.headers[name] = record_of(request).request_id
 
 
 async def _answered(request: web.Request, handler: Handler, record: Record) -> web.StreamResponse:
@@ -82,7 +83,7 @@ async def _answered(request: web.Request, handler: Handler, record: Record) -> w
             _log.exception("request %s failed", record.request_id)
         record.error_code = verdict(error).code
         record.is_refused = isinstance(error, LIMIT_ERRORS)
-        return error_response(error)
+        return error_response(request, error, record.request_id)
 
 
 def _check_host(request: web.Request) -> None:

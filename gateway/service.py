@@ -167,15 +167,15 @@ class Service:
             raise NotReadyError("the worker is being started again; try in a moment")
         return self._served
 
-    def served_as(self, name: str, tenant: Tenant) -> Served:
-        """Return the model or adapter called `name`, which `tenant` may ask.
+    def served_as(self, name: str, tenant: Tenant | None = None) -> Served:
+        """Return the model or adapter called `name`, which `tenant` may ask; None: whoever asks.
 
         Raises:
             ModelNotFoundError, ModelRefusedError: there is none, or not for this tenant.
             DrainingError, NotReadyError: not now.
         """
         served = self.served().called(name)
-        if not tenant.may_use_model(name):
+        if tenant is not None and not tenant.may_use_model(name):
             raise ModelRefusedError(name)
         return served
 

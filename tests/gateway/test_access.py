@@ -97,6 +97,18 @@ async def test_the_official_client_sees_what_it_knows(keyed: Keyed) -> None:
         await keyed.openai(ADMIN).models.list()
 
 
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [("/v1/messages", "authentication_error"), ("/v1beta/models/tiny:generateContent", None)],
+)
+async def test_refusals_are_told_in_the_dialect(keyed: Keyed, path: str, kind: str | None) -> None:
+    """A 401 on Anthropic's and Google's routes has the form that their clients read."""
+    status, reply = await keyed.gateway.post(path, {}, **{"x-api-key": "pc-wrong"})
+    error: Any = reply["error"]
+    assert status == 401
+    assert error["type" if kind else "status"] == (kind or "UNAUTHENTICATED")
+
+
 async def test_tenants_share_nothing(keyed: Keyed) -> None:
     """The second tenant's same prompt and salt find nothing of the first's; its own again do."""
     cached = []
