@@ -104,13 +104,13 @@ async def serve(
         tenancy=tenancy,
         read_settings=read_again,
     )
-    _log_who_may_ask(settings)
     if read_again is not None:
         signals.on_hangup(partial(_reload, service))
     runner = await make_runner(service)
     try:
         listener = await open_listener(runner, config)
         if await _is_started(service, signals):
+            _log_who_may_ask(settings)
             announce(url_of(listener))
             await signals.first.wait()
         listener.close()
