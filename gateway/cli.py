@@ -24,7 +24,7 @@ from gateway.server import StopSignals, serve
 from gateway.settings import Sources
 from gateway.usage_db import UsageDb, UsageFileError, state_file
 from prefixcache.config import DType, EngineConfig, PolicyName, SpeculationName, WeightsName
-from prefixcache.errors import ConfigError, PrefixCacheError, TraceError
+from prefixcache.errors import ConfigError, ModelError, PrefixCacheError, TraceError
 
 _log = logging.getLogger(__name__)
 _BAD_INPUT = 2
@@ -95,6 +95,7 @@ def read_adapters(
     cls=LazyGroup,
     later={
         "bench": "gateway.bench:bench",
+        "plan": "gateway.plan:plan",
         "tenants": "gateway.cli_tenants:tenants",
         "usage": "gateway.cli_usage:usage",
     },
@@ -204,7 +205,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = commands.main(arguments, prog_name="prefixcache", standalone_mode=False)
     except click.ClickException as error:
         _quit(error.format_message(), _BAD_INPUT)
-    except (ConfigError, BadModelError, TraceError) as error:
+    except (ConfigError, BadModelError, ModelError, TraceError) as error:
         _quit(str(error), _BAD_INPUT)
     except (GatewayError, PrefixCacheError) as error:
         _quit(str(error), _CANNOT_START)

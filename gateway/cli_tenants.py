@@ -8,10 +8,10 @@ from pathlib import Path
 import click
 
 from gateway.api.admin import TenantCard, TenantList
-from gateway.client.admin import ask_server, key_file_option
+from gateway.client.admin import ask_server, json_text, key_file_option
 from gateway.config import AdminConfig
 from gateway.keys import hash_of, new_key
-from gateway.tables import count_text, json_text, table_of
+from gateway.tables import as_columns, count_text
 from gateway.tenants import TenantConfig
 
 _HEADINGS = ("tenant", "keys", "running", "waiting", "requests left", "tokens left", "this month")
@@ -44,7 +44,7 @@ def show(url: str, *, key_file: Path | None, as_json: bool) -> None:
     if as_json:
         click.echo(json_text(found))
         return
-    click.echo(table_of(_HEADINGS, [_line(card) for card in found.data]))
+    click.echo(as_columns([_HEADINGS, *map(_line, found.data)]))
 
 
 @tenants.command("new-key", epilog="Example: prefixcache tenants new-key acme")

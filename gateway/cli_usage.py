@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 
 from gateway.api.usage_report import COUNTERS, UsageAmounts, UsageReport, report_of
-from gateway.client.admin import ask_server, key_file_option
-from gateway.tables import count_text, json_text, table_of
+from gateway.client.admin import ask_server, json_text, key_file_option
+from gateway.tables import as_columns, count_text
 from gateway.usage_db import read_usage, state_file
 
 _DAY = click.DateTime(["%Y-%m-%d"])
@@ -69,7 +69,7 @@ def _read(file: Path, tenant: str | None, first: date, last: date) -> UsageRepor
 
 def _table(report: UsageReport) -> str:
     lines = [(line.day, line.tenant, line.model or "-", *_cells(line)) for line in report.data]
-    return table_of(_HEADINGS, [*lines, ("total", "", "", *_cells(report.total))])
+    return as_columns([_HEADINGS, *lines, ("total", "", "", *_cells(report.total))], n_left=3)
 
 
 def _cells(amounts: UsageAmounts) -> list[str]:

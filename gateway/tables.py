@@ -1,32 +1,22 @@
-"""Plain text for people: tables, and JSON that can be read."""
+"""Tables for a terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
 
-
-def table_of(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """Return lines of cells under their headings; numbers stand to the right."""
-    rows = [tuple(headings), *map(tuple, lines)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(_row(row, widths) for row in rows)
-
-
-def json_text(value: object) -> str:
-    """Return `value` as indented JSON."""
-    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+def as_columns(lines: Sequence[Sequence[str]], *, n_left: int = 1) -> str:
+    """Return lines of equally many cells, aligned: the first `n_left` columns to the left."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(_aligned(line, widths, n_left) for line in lines)
 
 
 def count_text(count: int | None) -> str:
-    """Return a count with its thousands apart; None is no limit."""
+    """Return a count as a cell, its thousands apart; None: there is none."""
     return "-" if count is None else f"{count:,}"
 
 
-def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
-    first, *rest = (
-        cell.rjust(width) if index else cell.ljust(width)
-        for index, (cell, width) in enumerate(zip(cells, widths, strict=True))
-    )
-    return "  ".join([first, *rest]).rstrip()
+def _aligned(line: Sequence[str], widths: Sequence[int], n_left: int) -> str:
+    pairs = list(zip(line, widths, strict=True))
+    left = [cell.ljust(width) for cell, width in pairs[:n_left]]
+    return "  ".join([*left, *(cell.rjust(width) for cell, width in pairs[n_left:])]).rstrip()

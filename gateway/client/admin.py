@@ -59,6 +59,11 @@ def admin_key(key_file: Path | None) -> str | None:
         raise AdminError(f"{key_file} cannot be read as a key") from error
 
 
+def json_text(value: object) -> str:
+    """Return an answer as JSON for people."""
+    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+
+
 async def _get(url: str, query: Mapping[str, str], key: str | None) -> bytes:
     headers = {} if key is None else {hdrs.AUTHORIZATION: f"Bearer {key}"}
     timeout = aiohttp.ClientTimeout(total=_TIMEOUT_SECONDS)
