@@ -123,11 +123,6 @@ class Admission:
         """How many of its answers are to be begun; before it is read, one."""
         return 1 if self._ledger is None else self._ledger.n_waiting
 
-    @property
-    def usage(self) -> Usage:
-        """What it has used so far."""
-        return _NOTHING if self._ledger is None else self._ledger.usage()
-
     def reserve(
         self, model: str, requests: tuple[GenerationRequest, ...], ledger: Ledger
     ) -> tuple[GenerationRequest, ...]:
@@ -152,10 +147,10 @@ class Admission:
         self._ledger = ledger
         return fitting
 
-    def leave(self) -> None:
-        """End it: charge what was used for what was reserved."""
+    def leave(self, usage: Usage = _NOTHING) -> None:
+        """End it: charge what it used for what was reserved."""
         if self._meter.tokens is not None:
-            used = self.usage.prompt_tokens + self.usage.output_tokens
+            used = usage.prompt_tokens + usage.output_tokens
             self._meter.tokens.charge(used - self._reserved_tokens)
         self._reserved_tokens = 0
         self._meter.leave(self)

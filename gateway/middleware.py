@@ -118,10 +118,10 @@ def _admit(request: web.Request, record: Record) -> None:
     record.admission = record.meter.admit()
 
 
-def _leave(service: Service, record: Record, status: int) -> None:
+def _leave(service: Service, record: Record, status: int, usage: Usage) -> None:
     """Put the request on its tenant's account."""
     if record.admission is not None:
-        service.tenancy.leave(record.tenant, record.admission, _outcome(record, status))
+        service.tenancy.leave(record.tenant, record.admission, _outcome(record, status), usage)
     elif record.is_refused:
         service.tenancy.refuse(record.tenant)
 
@@ -137,11 +137,11 @@ def _outcome(record: Record, status: int) -> Outcome:
 def _account(
     service: Service, request: web.Request, record: Record, status: int, seconds: float
 ) -> None:
-    _leave(service, record, status)
+    usage = record.ledger.usage() if record.ledger is not None else Usage(0, 0, 0)
+    _leave(service, record, status, usage)
     resource = request.match_info.route.resource
     route = resource.canonical if resource is not None else "none"
     service.metrics.http_requests.labels(route, str(status)).inc()
-    usage = record.ledger.usage() if record.ledger is not None else Usage(0, 0, 0)
     _log.log(
         logging.DEBUG if route in OPERATIONS_ROUTES else logging.INFO,
         "%s %s status=%d ms=%.1f prompt=%d cached=%d output=%d error=%s tenant=%s id=%s",

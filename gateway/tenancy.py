@@ -110,10 +110,10 @@ class Tenancy:
         """Count a request that was not let pass."""
         self._account(tenant.name, "", Outcome.REFUSED, Usage(0, 0, 0))
 
-    def leave(self, tenant: Tenant, admission: Admission, outcome: Outcome) -> None:
+    def leave(self, tenant: Tenant, admission: Admission, outcome: Outcome, usage: Usage) -> None:
         """End a request that was let pass, and put what it used on its tenant's account."""
-        admission.leave()
-        self._account(tenant.name, admission.model, outcome, admission.usage)
+        admission.leave(usage)
+        self._account(tenant.name, admission.model, outcome, usage)
 
     def close(self) -> None:
         """Write the accounts. Blocks for as long as the file takes."""

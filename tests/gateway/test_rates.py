@@ -198,7 +198,7 @@ def test_tokens_are_reserved_and_settled() -> None:
     for index in range(3):
         usage = Usage(100, 50, 7)
         ledger.observe(index, Finished(RequestId("r"), FinishReason.STOP, usage))
-    admission.leave()
+    admission.leave(ledger.usage())
     assert limited.rates()["tokens"].remaining == 1000 - 100 - 3 * 7
 
 
@@ -220,7 +220,7 @@ def test_an_answer_of_any_length_is_reserved_in_part() -> None:
     admission.reserve("m", (asked(100, 100_000),), ledger)
     assert limited.rates()["tokens"].remaining == 600 - 100 - ASSUMED_OUTPUT_TOKENS
     ledger.observe(0, Finished(RequestId("r"), FinishReason.STOP, Usage(100, 0, 1100)))
-    admission.leave()
+    admission.leave(ledger.usage())
     with pytest.raises(RateLimitedError, match="600 tokens a minute"):
         limited.admit()
     clock.now += 60.2  # 600 of debt, and a token
