@@ -8,7 +8,7 @@ from msgspec import UNSET, UnsetType
 
 from gateway.api.openai_chat import create_chat_completion
 from gateway.api.openai_completions import create_completion
-from gateway.http import SERVICE, defer_continue, json_response
+from gateway.http import SERVICE, defer_continue, json_response, record_of
 from gateway.service import Served
 
 
@@ -41,15 +41,17 @@ class ModelList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def list_models(request: web.Request) -> web.Response:
-    """Answer with the list of models."""
-    served = request.app[SERVICE].served()
-    cards = [ModelCard.of(served.called(name)) for name in served.names]
+    """Answer with the list of models that the tenant may ask."""
+    served, tenant = request.app[SERVICE].served(), record_of(request).tenant
+    names = filter(tenant.may_use_model, served.names)
+    cards = [ModelCard.of(served.called(name)) for name in names]
     return json_response(msgspec.json.encode(ModelList(data=cards)))
 
 
 async def show_model(request: web.Request) -> web.Response:
     """Answer with one model or adapter, if it is served."""
-    served = request.app[SERVICE].served_as(request.match_info["model"])
+    tenant = record_of(request).tenant
+    served = request.app[SERVICE].served_as(request.match_info["model"], tenant)
     return json_response(msgspec.json.encode(ModelCard.of(served)))
 
 

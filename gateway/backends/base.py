@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from prefixcache.control import (
     Inspection,
@@ -50,6 +50,7 @@ class Backend(Protocol):
         """End the requests in flight with Failed, and give back everything that is held."""
 
 
+@runtime_checkable
 class Control(Protocol):
     """Steers what a backend keeps. Every `Backend` of ours is one as well.
 
