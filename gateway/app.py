@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from gateway.api.openai import add_openai_routes
-from gateway.api.operations import add_operations_routes
+from gateway.api.openai import OPENAI_ROUTES
+from gateway.api.openapi import DESCRIPTION, DESCRIPTION_ROUTE, ApiDescription
+from gateway.api.operations import OPERATIONS_ROUTES
 from gateway.http import SERVICE
 from gateway.middleware import add_request_id, observe
+from gateway.routes import add_routes
 from gateway.service import Service
+
+ROUTES = (*OPENAI_ROUTES, *OPERATIONS_ROUTES, DESCRIPTION_ROUTE)
 
 
 def make_app(service: Service) -> web.Application:
@@ -16,6 +20,6 @@ def make_app(service: Service) -> web.Application:
     app = web.Application(middlewares=[observe], client_max_size=service.config.max_body_bytes)
     app[SERVICE] = service
     app.on_response_prepare.append(add_request_id)
-    add_openai_routes(app.router)
-    add_operations_routes(app.router)
+    app[DESCRIPTION] = ApiDescription(ROUTES)
+    add_routes(app.router, ROUTES)
     return app

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import msgspec
-from aiohttp import web
+from aiohttp import hdrs, web
 from msgspec import UNSET, UnsetType
 
 from gateway.api.openai_chat import create_chat_completion
 from gateway.api.openai_completions import create_completion
-from gateway.http import SERVICE, defer_continue, json_response
+from gateway.api.openai_models import ChatBody, CompletionBody
+from gateway.api.openai_replies import Reply
+from gateway.http import SERVICE, json_response
+from gateway.routes import ANSWER_ERRORS, READ_ERRORS, Route
 from gateway.service import Served
+
+DIALECT = "openai"
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,9 +58,45 @@ async def show_model(request: web.Request) -> web.Response:
     return json_response(msgspec.json.encode(ModelCard.of(served)))
 
 
-def add_openai_routes(router: web.UrlDispatcher) -> None:
-    """Add the dialect's routes."""
-    router.add_post("/v1/chat/completions", create_chat_completion, expect_handler=defer_continue)
-    router.add_post("/v1/completions", create_completion, expect_handler=defer_continue)
-    router.add_get("/v1/models", list_models)
-    router.add_get("/v1/models/{model:.+}", show_model)  # hub names have a slash in them
+OPENAI_ROUTES = (
+    Route(
+        method=hdrs.METH_POST,
+        path="/v1/chat/completions",
+        handler=create_chat_completion,
+        summary="Answer a conversation with the model's next turn.",
+        dialect=DIALECT,
+        body=ChatBody,
+        answer=Reply,
+        streams=True,
+        errors=ANSWER_ERRORS,
+    ),
+    Route(
+        method=hdrs.METH_POST,
+        path="/v1/completions",
+        handler=create_completion,
+        summary="Continue one or more plain prompts.",
+        dialect=DIALECT,
+        body=CompletionBody,
+        answer=Reply,
+        streams=True,
+        errors=ANSWER_ERRORS,
+    ),
+    Route(
+        method=hdrs.METH_GET,
+        path="/v1/models",
+        handler=list_models,
+        summary="List the model and its adapters.",
+        dialect=DIALECT,
+        answer=ModelList,
+        errors=(*READ_ERRORS, 503),
+    ),
+    Route(
+        method=hdrs.METH_GET,
+        path="/v1/models/{model:.+}",  # hub names have a slash in them
+        handler=show_model,
+        summary="Tell about one model or adapter.",
+        dialect=DIALECT,
+        answer=ModelCard,
+        errors=(*READ_ERRORS, 404, 503),
+    ),
+)

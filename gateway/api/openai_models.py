@@ -22,7 +22,7 @@ Bias = Annotated[float, Meta(ge=-100, le=100)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 StopText = Annotated[str, Meta(min_length=1, max_length=1024)]
 Priority = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
-Salt = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"\A[^@/\\\x00]*\Z")]
+Salt = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[^@/\\\x00]*$")]
 
 
 class CacheOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -104,12 +104,13 @@ class ChatBody(GenerationBody, frozen=True, kw_only=True):
 
 
 Prompt = str | list[str | TokenNumber | list[TokenNumber]]  # a list holds one kind
+_PROMPT_SCHEMA = msgspec.json.schema(Prompt)
 
 
 class CompletionBody(GenerationBody, frozen=True, kw_only=True):
     """POST /v1/completions. The prompt is left for later: it can be millions of token ids."""
 
-    prompt: msgspec.Raw
+    prompt: Annotated[msgspec.Raw, Meta(extra_json_schema=_PROMPT_SCHEMA)]
     echo: bool | None = None
     logprobs: Annotated[int, Meta(ge=0, le=5)] | None = None
 
