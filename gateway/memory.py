@@ -82,7 +82,7 @@ class TenantMemory(Generic[_V]):
     def _expire(self) -> None:
         now = self._clock()
         for tenant in list(self._tenants):
-            while (found := self._tenants.get(tenant)) and next(iter(found.values())).expires <= now:
+            while (kept := self._tenants.get(tenant)) and _oldest(kept).expires <= now:
                 self._drop_oldest(tenant)
 
     def _drop_oldest(self, tenant: str) -> None:
@@ -97,3 +97,7 @@ class TenantMemory(Generic[_V]):
             self._tenants.pop(tenant, None)
             self._bytes.pop(tenant, None)
         return entry
+
+
+def _oldest(kept: dict[str, _Entry[_V]]) -> _Entry[_V]:
+    return next(iter(kept.values()))

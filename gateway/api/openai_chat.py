@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from functools import partial
 
-import msgspec
 from aiohttp import web
 
 from gateway.api.bodies import decode_body
 from gateway.api.openai_calls import ChoiceText
 from gateway.api.openai_formats import bound_of
-from gateway.api.openai_models import CHAT_DECODER, CHAT_NEUTRAL, ChatBody, Message
+from gateway.api.openai_messages import as_templates_see
+from gateway.api.openai_models import CHAT_DECODER, CHAT_NEUTRAL, ChatBody
 from gateway.api.openai_options import (
     Asked,
     Prompts,
@@ -23,7 +22,7 @@ from gateway.api.openai_options import (
 )
 from gateway.api.openai_replies import Head
 from gateway.api.openai_shapes import ChatShape
-from gateway.api.openai_tools import JsonObject, ToolFields, tool_use
+from gateway.api.openai_tools import ToolFields, tool_use
 from gateway.errors import InvalidRequestError
 from gateway.service import Service
 from gateway.tenants import Tenant
@@ -42,8 +41,7 @@ def _asked(service: Service, tenant: Tenant, data: bytes) -> Asked:
     check_count("messages", len(body.messages), service.config.max_messages)
     check_count("tools", len(body.tools or ()), service.config.max_tools)
     use = tool_use(_tool_fields(body), served)
-    names = _names_of_calls(body.messages)
-    messages = [_as_template_sees(each, index, names) for index, each in enumerate(body.messages)]
+    messages = as_templates_see(body.messages)
     with prompt_of("messages", served):
         token_ids = served.encoder.chat(
             messages,
@@ -97,68 +95,3 @@ def _max_tokens(body: ChatBody) -> int | None:
     if body.max_tokens == 0:
         raise InvalidRequestError("max_tokens: must be at least 1", "max_tokens")
     return body.max_tokens
-
-
-def _names_of_calls(messages: Sequence[Message]) -> dict[object, object]:
-    """Return which function each earlier call was of, by the call's id."""
-    calls = [call for message in messages for call in message.tool_calls or ()]
-    named = [(call.get("id"), call.get("function")) for call in calls]
-    return {
-        call_id: function["name"]
-        for call_id, function in named
-        if isinstance(call_id, str) and isinstance(function, dict) and function.get("name")
-    }
-
-
-def _as_template_sees(
-    message: Message, index: int, names: Mapping[object, object]
-) -> Mapping[str, object]:
-    """Return `message` as the plain mapping that chat templates know.
-
-    A tool's result has the name of its function, which OpenAI's clients leave out and some
-    templates need; `names` has it by the call's id.
-
-    Raises:
-        InvalidRequestError: it has no content, or a part that is not text.
-    """
-    fields: dict[str, object] = {"role": message.role, "content": _content(message, index)}
-    for name in ("name", "tool_call_id", "reasoning_content"):
-        if (value := getattr(message, name)) is not None:
-            fields[name] = value
-    if message.role == "tool" and message.tool_call_id in names:
-        fields.setdefault("name", names[message.tool_call_id])
-    if message.tool_calls:  # templates take an empty list for calls
-        fields["tool_calls"] = [_call_as_template_sees(call) for call in message.tool_calls]
-    return fields
-
-
-def _call_as_template_sees(call: JsonObject) -> JsonObject:
-    """Return an earlier call with its arguments, which come as JSON text, as an object.
-
-    Templates write them as JSON themselves. What is no object in JSON stays a text.
-    """
-    function = call.get("function")
-    if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
-        return call
-    try:
-        arguments = msgspec.json.decode(function["arguments"], type=dict[str, object])
-    except (msgspec.MsgspecError, RecursionError):
-        return call
-    return {**call, "function": {**function, "arguments": arguments}}
-
-
-def _content(message: Message, index: int) -> str | list[dict[str, str]]:
-    if isinstance(message.content, str):
-        return message.content
-    param = f"messages[{index}].content"
-    if message.content is None:
-        if message.tool_calls:
-            return ""  # a turn that only calls tools
-        raise InvalidRequestError(f"{param}: a text or a list of text parts is needed", param)
-    parts = []
-    for part_index, part in enumerate(message.content):
-        if part.type != "text" or part.text is None:
-            param = f"{param}[{part_index}]"
-            raise InvalidRequestError(f"{param}: only text parts can be read", param)
-        parts.append({"type": "text", "text": part.text})
-    return parts
