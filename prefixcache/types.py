@@ -164,6 +164,7 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
     request_id: RequestId
     reason: FinishReason
     usage: Usage
+    stop: str | None = None  # the stop string that ended it
 
 
 class FailureKind(StrEnum):

@@ -19,9 +19,13 @@ Lifetime = Literal["30m", "12h"]
 CacheKey = Annotated[str, Meta(max_length=1024)]
 
 LIFETIME_SECONDS: dict[Lifetime, float] = {"30m": 30 * 60.0, "12h": 12 * 3600.0}
+MAX_BREAKPOINTS = 4  # that are written of one prompt
 
 _DEFAULT_LIFETIME: Lifetime = "30m"
-_MAX_EXPLICIT = {"implicit": 3, "explicit": 4}  # the latest so many breakpoints are written
+_MAX_EXPLICIT = {
+    "implicit": 3,
+    "explicit": MAX_BREAKPOINTS,
+}  # the latest so many breakpoints are written
 
 
 class Breakpoint(msgspec.Struct, frozen=True, kw_only=True):

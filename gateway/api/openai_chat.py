@@ -7,24 +7,21 @@ from functools import partial
 from aiohttp import web
 
 from gateway.api.bodies import decode_body
-from gateway.api.openai_calls import ChoiceText
+from gateway.api.calls import Prompts, check_count, make_call
+from gateway.api.choice_text import ChoiceText
+from gateway.api.exchange import Asked, answer_body
+from gateway.api.openai_cache import plan_cache
 from gateway.api.openai_formats import bound_of
-from gateway.api.openai_messages import as_templates_see
+from gateway.api.openai_messages import as_templates_see, breakpoints_in
 from gateway.api.openai_models import CHAT_DECODER, CHAT_NEUTRAL, ChatBody
-from gateway.api.openai_options import (
-    Asked,
-    Prompts,
-    answer_body,
-    check_count,
-    check_fields,
-    make_call,
-    prompt_of,
-)
+from gateway.api.openai_options import check_fields, wishes_of
+from gateway.api.openai_prompt import read_chat
 from gateway.api.openai_replies import Head
 from gateway.api.openai_shapes import ChatShape
-from gateway.api.openai_tools import ToolFields, tool_use
+from gateway.api.openai_tools import tool_fields
+from gateway.api.tool_use import ToolUse, tool_use
 from gateway.errors import InvalidRequestError
-from gateway.service import Service
+from gateway.service import Served, Service
 from gateway.tenants import Tenant
 
 
@@ -40,26 +37,27 @@ def _asked(service: Service, tenant: Tenant, data: bytes) -> Asked:
     check_fields(body, CHAT_NEUTRAL, service.config, max_tokens=_max_tokens(body))
     check_count("messages", len(body.messages), service.config.max_messages)
     check_count("tools", len(body.tools or ()), service.config.max_tools)
-    use = tool_use(_tool_fields(body), served)
-    messages = as_templates_see(body.messages)
-    with prompt_of("messages", served):
-        token_ids = served.encoder.chat(
-            messages,
-            tools=body.tools or None,
-            order_tool_keys=service.config.order_tool_keys,
-            max_characters=served.max_characters,
-        )
-    prompts = Prompts(
-        "messages",
-        [token_ids],
-        _max_tokens(body),
+    use = _tool_use(body, served)
+    prompt = read_chat(
+        as_templates_see(body.messages),
+        body.tools or (),
+        breakpoints_in(body.messages),
+        served=served,
+        config=service.config,
+        param="messages",
+    )
+    n_tokens = len(prompt.token_ids)
+    wishes = wishes_of(
+        body,
+        max_tokens=_max_tokens(body),
         top_scores=_top_scores(body),
         bound=use.bound,
         shown_special_ids=use.shown_ids(served),
+        plan=plan_cache(body.prompt_cache_options, prompt.breakpoints, n_tokens=n_tokens),
     )
     head = Head.of(service, served, body, prefix="chatcmpl")
     return Asked(
-        make_call(service, tenant, served, body, prompts),
+        make_call(service, tenant, served, Prompts("messages", [prompt.token_ids]), wishes),
         ChatShape(
             head,
             served.token_bytes,
@@ -70,13 +68,14 @@ def _asked(service: Service, tenant: Tenant, data: bytes) -> Asked:
     )
 
 
-def _tool_fields(body: ChatBody) -> ToolFields:
-    return ToolFields(
-        tools=body.tools or (),
-        choice=body.tool_choice or "auto",
+def _tool_use(body: ChatBody, served: Served) -> ToolUse:
+    fields = tool_fields(
+        body.tools or (),
+        body.tool_choice or "auto",
         is_parallel=body.parallel_tool_calls is not False,
         bound=bound_of(body),
     )
+    return tool_use(fields, served)
 
 
 def _top_scores(body: ChatBody) -> int | None:

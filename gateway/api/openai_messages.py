@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from gateway.api.openai_cache import Lifetime
-from gateway.api.openai_models import JsonObject, Message
+from gateway.api.openai_models import Message
+from gateway.api.tool_use import JsonObject
 from gateway.errors import InvalidRequestError
 
 Place = tuple[int, int]  # a message, and a part of it

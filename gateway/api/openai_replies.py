@@ -16,7 +16,7 @@ from gateway.http import data_frame
 from gateway.service import Served, Service
 from prefixcache.types import FinishReason, ModelInfo, Usage
 
-Reason = FinishReason | Literal["tool_calls"]
+Reason = Literal["stop", "length", "tool_calls"]
 
 _DONE = data_frame(b"[DONE]")
 

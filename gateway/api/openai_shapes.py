@@ -7,22 +7,33 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gateway.api.answers import Choice
-from gateway.api.openai_calls import ChatDelta, ChoiceText, message_of
+from gateway.api.choice_text import ChoiceText
+from gateway.api.openai_calls import ChatDelta, delta_of, message_of
 from gateway.api.openai_replies import (
     ChatChoice,
+    ChatChunk,
     ChatChunkChoice,
+    ChatReply,
     Head,
     Reason,
     TextChoice,
+    TextReply,
     UsageReply,
-    no_usage,
+    write_chunk,
     write_ending,
     write_reply,
 )
 from gateway.api.openai_scores import ChatScores, TextScores, chat_scores, text_scores
-from gateway.http import data_frame
 from prefixcache.text import TokenBytes
-from prefixcache.types import Delta, FinishReason, PromptScores, TokenScore, Usage
+from prefixcache.types import (
+    Delta,
+    Finished,
+    FinishReason,
+    PromptScores,
+    Started,
+    TokenScore,
+    Usage,
+)
 
 
 class ChatShape:
@@ -42,7 +53,7 @@ class ChatShape:
         self._with_scores = with_scores
         self._texts: defaultdict[int, ChoiceText] = defaultdict(new_text)
 
-    def opening(self, index: int) -> bytes:
+    def opening(self, index: int, started: Started) -> bytes:
         """Return the chunk that tells the role."""
         return self._chunk(ChatChunkChoice(index, ChatDelta("assistant", "")))
 
@@ -50,7 +61,7 @@ class ChatShape:
         """Return chunks with more text or calls, or the scores of text that is held back."""
         if isinstance(event, PromptScores):
             return b""
-        deltas = self._texts[index].push(event.text)
+        deltas = [delta_of(told) for told in self._texts[index].push(event.text)]
         scores = self._scores(event.scores)
         if not deltas and event.scores:
             deltas = [ChatDelta(content="")]
@@ -59,21 +70,21 @@ class ChatShape:
             for place, delta in enumerate(deltas)
         )
 
-    def closing(self, index: int, reason: FinishReason) -> bytes:
+    def closing(self, index: int, finished: Finished) -> bytes:
         """Return what was held back, and the chunk that ends a choice: no delta, the reason."""
         text = self._texts[index]
-        held = [ChatChunkChoice(index, delta) for delta in text.finish()]
-        last = ChatChunkChoice(index, ChatDelta(), _reason(text, reason))
+        held = [ChatChunkChoice(index, delta_of(told)) for told in text.finish()]
+        last = ChatChunkChoice(index, ChatDelta(), _reason(text, finished.reason))
         return b"".join(map(self._chunk, [*held, last]))
 
     def ending(self, usage: Usage) -> bytes:
         """Return the chunk without choices, if usage was asked for, and the mark of the end."""
-        return write_ending(self._head, "chat.completion.chunk", usage)
+        return write_ending(self._head, ChatChunk, usage)
 
     def whole(self, choices: list[Choice], usage: Usage) -> bytes:
         """Return the whole answer."""
         written = [self._whole(index, choice) for index, choice in enumerate(choices)]
-        return write_reply(self._head, "chat.completion", written, UsageReply.of(usage))
+        return write_reply(self._head, ChatReply, written, UsageReply.of(usage))
 
     def _whole(self, index: int, choice: Choice) -> ChatChoice:
         text = self._texts[index]
@@ -85,12 +96,13 @@ class ChatShape:
         return chat_scores(scores, self._tokens) if self._with_scores else None
 
     def _chunk(self, choice: ChatChunkChoice) -> bytes:
-        head = self._head
-        return data_frame(write_reply(head, "chat.completion.chunk", [choice], no_usage(head)))
+        return write_chunk(self._head, ChatChunk, choice)
 
 
 def _reason(text: ChoiceText, reason: FinishReason) -> Reason:
-    return "tool_calls" if text.has_calls and reason is FinishReason.STOP else reason
+    if reason is FinishReason.LENGTH:
+        return "length"
+    return "tool_calls" if text.has_calls else "stop"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +126,7 @@ class TextShape:
         self._echoes = echoes
         self._written: dict[int, int] = {}  # characters of each choice's scored tokens
 
-    def opening(self, index: int) -> bytes:
+    def opening(self, index: int, started: Started) -> bytes:
         """Return the prompt where it is repeated: there is no role to tell."""
         if self._echoes is None:
             return b""
@@ -126,18 +138,18 @@ class TextShape:
         text = event.text if isinstance(event, Delta) else ""
         return self._chunk(TextChoice(index, text, logprobs=self._scored(index, event.scores)))
 
-    def closing(self, index: int, reason: FinishReason) -> bytes:
+    def closing(self, index: int, finished: Finished) -> bytes:
         """Return the chunk that ends a choice: no text and the reason."""
-        return self._chunk(TextChoice(index, "", reason))
+        return self._chunk(TextChoice(index, "", finished.reason))
 
     def ending(self, usage: Usage) -> bytes:
         """Return the chunk without choices, if usage was asked for, and the mark of the end."""
-        return write_ending(self._head, "text_completion", usage)
+        return write_ending(self._head, TextReply, usage)
 
     def whole(self, choices: list[Choice], usage: Usage) -> bytes:
         """Return the whole answer."""
         written = [self._whole(index, choice) for index, choice in enumerate(choices)]
-        return write_reply(self._head, "text_completion", written, UsageReply.of(usage))
+        return write_reply(self._head, TextReply, written, UsageReply.of(usage))
 
     def _whole(self, index: int, choice: Choice) -> TextChoice:
         echo = None if self._echoes is None else self._echoes[index]
@@ -158,5 +170,4 @@ class TextShape:
         return found
 
     def _chunk(self, choice: TextChoice) -> bytes:
-        head = self._head
-        return data_frame(write_reply(head, "text_completion", [choice], no_usage(head)))
+        return write_chunk(self._head, TextReply, choice)

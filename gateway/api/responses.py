@@ -90,9 +90,7 @@ def _asked(kept: KeptResponses, service: Service, tenant: Tenant, data: bytes) -
     n_tokens = len(read.prompt.token_ids)
     plan = plan_cache(read.options, read.prompt.breakpoints, n_tokens=n_tokens)
     wishes = _wishes(read, plan)
-    call = make_call(
-        service, tenant, served, Prompts("input", [read.prompt.token_ids]), wishes
-    )
+    call = make_call(service, tenant, served, Prompts("input", [read.prompt.token_ids]), wishes)
     begun = Response.begun(
         body,
         id=f"resp_{service.new_id()}",
@@ -137,10 +135,9 @@ def _tool_use(body: ResponseBody, served: Served) -> ToolUse:
 
 def _bound(body: ResponseBody) -> Bound | None:
     """Return what the answer's text must follow; the field is flatter than chat's."""
-    asked = body.text and body.text.format
-    if asked is None:
+    if body.text is None or body.text.format is None:
         return None
-    param = "text.format"
+    asked, param = body.text.format, "text.format"
     named_schema = None
     if asked.type == "json_schema":
         if asked.name is None or asked.schema is None:

@@ -37,18 +37,17 @@ def items_of(given: str | Sequence[InputItem] | None) -> tuple[InputItem, ...]:
 def named(items: Iterable[InputItem], new_id: Callable[[], str]) -> Iterator[InputItem]:
     """Yield `items` with all that a listing shows: type, id and status, contents as parts."""
     for item in items:
-        kind = item.type or "message"
-        shown = msgspec.structs.replace(
+        kind, content = item.type or "message", item.content
+        if isinstance(content, str):
+            part_type = "output_text" if item.role == "assistant" else "input_text"
+            content = [InputPart(type=part_type, text=content)]
+        yield replace(
             item,
             type=kind,
-            id=item.id or new_id(_PREFIXES[kind]),
+            id=item.id or f"{_PREFIXES[kind]}_{new_id()}",
             status=item.status or "completed",
+            content=content,
         )
-        if isinstance(item.content, str):
-            part_type = "output_text" if item.role == "assistant" else "input_text"
-            parts = [InputPart(type=part_type, text=item.content)]
-            shown = msgspec.structs.replace(shown, content=parts)
-        yield shown
 
 
 @dataclass(slots=True)
@@ -58,9 +57,7 @@ class Conversation:
     messages: list[TemplateMessage] = field(default_factory=list)
     breakpoints: dict[Place, Lifetime | None] = field(default_factory=dict)
 
-    def add(
-        self, message: TemplateMessage, content: str | Sequence[InputPart] | None
-    ) -> None:
+    def add(self, message: TemplateMessage, content: str | Sequence[InputPart] | None) -> None:
         """Append `message` with `content`, a text or parts of one."""
         message["content"] = _parts(content)
         for index, part in enumerate(content or ()):
@@ -95,17 +92,16 @@ def conversation(instructions: str | None, items: Sequence[InputItem]) -> Conver
 
 
 def _check(item: InputItem, param: str) -> None:
-    checks = _CHECKS.get(item.type or "message")
-    if checks is None:
-        _refuse(f"{param}.type", f"items of type {item.type!r} cannot be read")
-    for field in checks:
-        if getattr(item, field) is None:
-            _refuse(f"{param}.{field}", f"a {item.type or 'message'} needs it")
-    if item.type in (None, "message") and item.role not in _ROLES:
+    kind = item.type or "message"
+    if kind not in _NEEDED:
+        _refuse(f"{param}.type", f"items of type {kind[:40]!r} cannot be read")
+    for name in _NEEDED[kind]:
+        if getattr(item, name) is None:
+            _refuse(f"{param}.{name}", f"a {kind} needs it")
+    if kind == "message" and item.role not in _ROLES:
         _refuse(f"{param}.role", f"{item.role!r} is none of {', '.join(_ROLES)}")
-    for field in ("content", "output"):
-        if field in checks:
-            _check_parts(getattr(item, field), f"{param}.{field}")
+    for name in {"content", "output"}.intersection(_NEEDED[kind]):
+        _check_parts(getattr(item, name), f"{param}.{name}")
 
 
 def _check_parts(parts: str | Sequence[InputPart], param: str) -> None:
@@ -116,7 +112,7 @@ def _check_parts(parts: str | Sequence[InputPart], param: str) -> None:
         if part.type == "refusal" and part.refusal is not None:
             continue
         if part.type not in _TEXT_TYPES:
-            _refuse(at, f"parts of type {part.type!r} cannot be read; send text")
+            _refuse(at, f"parts of type {part.type[:40]!r} cannot be read; send text")
         if part.text is None:
             _refuse(f"{at}.text", "a part that is text needs it")
 
@@ -149,7 +145,7 @@ def _output(item: InputItem, names: Mapping[str | None, str | None]) -> Template
     return message if name is None else message | {"name": name}
 
 
-_CHECKS: Mapping[str, tuple[str, ...]] = {  # what an item of each type needs
+_NEEDED: Mapping[str, tuple[str, ...]] = {  # what an item of each type needs
     "message": ("content",),
     "function_call": ("call_id", "name", "arguments"),
     "function_call_output": ("call_id", "output"),

@@ -15,8 +15,8 @@ from msgspec import Meta
 from gateway.api.openai_cache import Breakpoint, CacheKey, PromptCacheOptions
 from gateway.api.openai_formats import Schema
 from gateway.api.openai_models import CacheOptions, Metadata, Priority, Salt, Seed
+from gateway.api.tool_use import JsonObject
 
-JsonObject = dict[str, object]
 Name = Annotated[str, Meta(min_length=1, max_length=128)]
 ItemId = Annotated[str, Meta(max_length=512)]
 Include = Literal[

@@ -5,17 +5,18 @@ from __future__ import annotations
 from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from gateway.api.openai_scores import ChatToken
 from gateway.api.responses_models import (
     FlatToolChoice,
     InputItem,
-    JsonObject,
     ResponseBody,
     ResponseCacheOptions,
     TextFormat,
     TextOptions,
 )
+from gateway.api.tool_use import JsonObject
 from prefixcache.types import Retain, Usage
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
@@ -253,6 +254,5 @@ class Deleted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _text_of(asked: TextOptions | None) -> TextOptions:
-    if asked is not None and asked.format is not None:
-        return asked
-    return TextOptions(format=TextFormat(type="text"), verbosity=asked and asked.verbosity)
+    asked = asked or TextOptions()
+    return asked if asked.format is not None else replace(asked, format=TextFormat(type="text"))

@@ -46,7 +46,7 @@ def response_tools(
 
 def shown_tools(tools: Sequence[FlatTool]) -> list[JsonObject]:
     """Return checked tools as chat templates know them, the same as in a chat's body."""
-    shown = []
+    shown: list[JsonObject] = []
     for tool in tools:
         fields = {field: getattr(tool, field) for field in _SHOWN}
         function = {field: value for field, value in fields.items() if value is not None}
