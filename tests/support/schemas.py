@@ -76,7 +76,7 @@ class SchemaValues:
     def _number(self, schema: Any, depth: int) -> float:
         low = schema.get("minimum", schema.get("exclusiveMinimum", -1e9) + 1e-6)
         high = schema.get("maximum", 1e9)
-        return self._rng.choice([low, high, self._rng.uniform(low, high)])
+        return float(self._rng.choice([low, high, self._rng.uniform(low, high)]))
 
     def _string(self, schema: Any, depth: int) -> str:
         shortest = schema.get("minLength", 0)
@@ -93,7 +93,7 @@ class SchemaValues:
 
     def _object(self, schema: Any, depth: int) -> dict[str, Any]:
         needed = schema.get("required", ())
-        share = 0.5 / (depth + 1)
+        share = self._rng.choice([0.02, 0.1, 0.4])
         found = {
             name: self.value(inner, depth + 1)
             for name, inner in schema.get("properties", {}).items()
