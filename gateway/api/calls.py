@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from gateway.api.wishes import Bound, Wishes
 from gateway.errors import ContextLengthError, InvalidRequestError
+from gateway.own_answers import Recorder, ScopedHistory
 from gateway.service import Call, Served, Service
 from gateway.tenants import Tenant
 from prefixcache.errors import PromptTooLongError
@@ -23,6 +24,23 @@ class Prompts:
 
     param: str
     token_ids: Sequence[Sequence[int]]
+    origin: Origin | None = None  # of a single one
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The text that a conversation's prompt was made of, and where its answers are remembered."""
+
+    history: ScopedHistory
+    text: str
+    mark: str | None
+
+    def recorder(self, requests: Sequence[GenerationRequest], served: Served) -> Recorder | None:
+        """Return what remembers the answers to `requests`, if what they compute stays cached."""
+        if not all(request.store_cache for request in requests):
+            return None
+        tokenizer = served.encoder.tokenizer
+        return Recorder(self.history, self.text, self.mark, requests, tokenizer)
 
 
 def check_count(param: str, found: int, limit: int) -> None:
@@ -78,7 +96,8 @@ def make_call(
             for choice_index in range(wishes.n_choices)
         ]
     grammar_param = None if wishes.bound is None else wishes.bound.param
-    return Call(tuple(requests), wishes.n_choices, grammar_param)
+    recorder = None if prompts.origin is None else prompts.origin.recorder(requests, served)
+    return Call(tuple(requests), wishes.n_choices, grammar_param, recorder)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from functools import partial
 from aiohttp import web
 
 from gateway.api.bodies import decode_body
-from gateway.api.calls import Prompts, check_count, make_call
+from gateway.api.calls import check_count, make_call
 from gateway.api.choice_text import ChoiceText
 from gateway.api.exchange import Asked, answer_body
 from gateway.api.openai_cache import plan_cache
@@ -21,6 +21,7 @@ from gateway.api.openai_shapes import ChatShape
 from gateway.api.openai_tools import tool_fields
 from gateway.api.tool_use import ToolUse, tool_use
 from gateway.errors import InvalidRequestError
+from gateway.own_answers import Scope
 from gateway.service import Served, Service
 from gateway.tenants import Tenant
 
@@ -42,22 +43,22 @@ def _asked(service: Service, tenant: Tenant, data: bytes) -> Asked:
         as_templates_see(body.messages),
         body.tools or (),
         breakpoints_in(body.messages),
+        service=service,
         served=served,
-        config=service.config,
+        scope=Scope(tenant=tenant.name, adapter=served.adapter, salt=body.cache_salt),
         param="messages",
     )
-    n_tokens = len(prompt.token_ids)
     wishes = wishes_of(
         body,
         max_tokens=_max_tokens(body),
         top_scores=_top_scores(body),
         bound=use.bound,
         shown_special_ids=use.shown_ids(served),
-        plan=plan_cache(body.prompt_cache_options, prompt.breakpoints, n_tokens=n_tokens),
+        plan=plan_cache(body.prompt_cache_options, prompt.breakpoints, n_tokens=prompt.n_tokens),
     )
     head = Head.of(service, served, body, prefix="chatcmpl")
     return Asked(
-        make_call(service, tenant, served, Prompts("messages", [prompt.token_ids]), wishes),
+        make_call(service, tenant, served, prompt.prompts, wishes),
         ChatShape(
             head,
             served.token_bytes,

@@ -5,22 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gateway.api.calls import prompt_of
+from gateway.api.calls import Origin, Prompts, prompt_of
 from gateway.api.openai_cache import MAX_BREAKPOINTS, Lifetime, Marked
 from gateway.api.openai_messages import Place
-from gateway.config import GatewayConfig
 from gateway.errors import InvalidRequestError
-from gateway.service import Served
+from gateway.own_answers import Scope
+from gateway.service import Served, Service
 from prefixcache.errors import TemplateError
 from prefixcache.text import Mark
 
 
 @dataclass(frozen=True, slots=True)
-class ChatPrompt:
-    """A conversation's token ids, and its cache breakpoints in prompt order."""
+class ReadChat:
+    """A conversation's prompt, and its cache breakpoints in prompt order."""
 
-    token_ids: Sequence[int]
-    breakpoints: tuple[Marked, ...] = ()
+    prompts: Prompts
+    breakpoints: tuple[Marked, ...]
+
+    @property
+    def n_tokens(self) -> int:
+        """How long the prompt is."""
+        return len(self.prompts.token_ids[0])
 
 
 def read_chat(
@@ -28,18 +33,21 @@ def read_chat(
     tools: Sequence[object],
     breakpoints: Mapping[Place, Lifetime | None],
     *,
+    service: Service,
     served: Served,
-    config: GatewayConfig,
+    scope: Scope,
     param: str,
-) -> ChatPrompt:
+) -> ReadChat:
     """Return the prompt of a conversation that came in the field `param`.
 
+    An answer of ours in it is read in the tokens that it was said in, if `scope` has it.
     Of its breakpoints only as many are found as can count, the latest.
 
     Raises:
         ContextLengthError: it has more characters than the model's context could hold.
         InvalidRequestError: the model's template refuses it, in the template's words.
     """
+    history = service.history(scope)
     latest = list(breakpoints.items())[-MAX_BREAKPOINTS:]  # each costs as much as its prompt
     with prompt_of(param, served):
         try:
@@ -47,10 +55,13 @@ def read_chat(
                 messages,
                 [Mark(*place) for place, _ in latest],
                 tools=tools or None,
-                order_tool_keys=config.order_tool_keys,
+                order_tool_keys=service.config.order_tool_keys,
                 max_characters=served.max_characters,
+                history=history,
             )
         except TemplateError as error:
             raise InvalidRequestError(f"{param}: {error}", param) from error
     marked = zip(prompt.fixed_tokens, latest, strict=True)
-    return ChatPrompt(prompt.token_ids, tuple(Marked(n, ttl) for n, (_, ttl) in marked))
+    found = tuple(Marked(n_tokens, ttl) for n_tokens, (_, ttl) in marked)
+    origin = None if history is None else Origin(history, prompt.text, prompt.mark)
+    return ReadChat(Prompts(param, [prompt.token_ids], origin), found)

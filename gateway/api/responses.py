@@ -9,14 +9,14 @@ import msgspec
 from aiohttp import web
 
 from gateway.api.bodies import decode_body
-from gateway.api.calls import Prompts, check_count, make_call
+from gateway.api.calls import check_count, make_call
 from gateway.api.choice_text import ChoiceText
 from gateway.api.exchange import Asked, answer_body
 from gateway.api.openai_cache import CachePlan, plan_cache
 from gateway.api.openai_formats import FormatFields, NamedSchema, ResponseFormat, bound_of
 from gateway.api.openai_models import CacheOptions
 from gateway.api.openai_options import refuse_unbuilt
-from gateway.api.openai_prompt import ChatPrompt, read_chat
+from gateway.api.openai_prompt import ReadChat, read_chat
 from gateway.api.responses_input import Conversation, conversation, items_of, named
 from gateway.api.responses_kept import Keeper, KeptResponses
 from gateway.api.responses_models import (
@@ -32,6 +32,7 @@ from gateway.api.responses_tools import response_tools, shown_tools
 from gateway.api.tool_use import ToolUse, tool_use
 from gateway.api.wishes import Bound, Wishes
 from gateway.errors import InvalidRequestError
+from gateway.own_answers import Scope
 from gateway.service import Served, Service
 from gateway.tenants import Tenant
 
@@ -53,7 +54,7 @@ class ReadBody:
     served: Served
     items: tuple[InputItem, ...]  # the conversation that it goes on from, and its own
     use: ToolUse
-    prompt: ChatPrompt
+    prompt: ReadChat
     n_bytes: int  # of the items, about
 
     @property
@@ -80,17 +81,16 @@ def read_response_body(
         items, n_bytes = previous.conversation + items, n_bytes + previous.n_bytes
     check_count("input", len(items), service.config.max_messages)
     use = _tool_use(body, served)
-    prompt = _prompt(conversation(body.instructions, items), body, served, service)
+    prompt = _prompt(conversation(body.instructions, items), body, served, service, tenant)
     return ReadBody(body, served, items, use, prompt, n_bytes)
 
 
 def _asked(kept: KeptResponses, service: Service, tenant: Tenant, data: bytes) -> Asked:
     read = read_response_body(kept, service, tenant, data)
     body, served = read.body, read.served
-    n_tokens = len(read.prompt.token_ids)
-    plan = plan_cache(read.options, read.prompt.breakpoints, n_tokens=n_tokens)
+    plan = plan_cache(read.options, read.prompt.breakpoints, n_tokens=read.prompt.n_tokens)
     wishes = _wishes(read, plan)
-    call = make_call(service, tenant, served, Prompts("input", [read.prompt.token_ids]), wishes)
+    call = make_call(service, tenant, served, read.prompt.prompts, wishes)
     begun = Response.begun(
         body,
         id=f"resp_{service.new_id()}",
@@ -148,15 +148,18 @@ def _bound(body: ResponseBody) -> Bound | None:
     return None if bound is None else Bound(param, bound.grammar)
 
 
-def _prompt(read: Conversation, body: ResponseBody, served: Served, service: Service) -> ChatPrompt:
+def _prompt(
+    read: Conversation, body: ResponseBody, served: Served, service: Service, tenant: Tenant
+) -> ReadChat:
     if not read.messages:
         raise InvalidRequestError("input: there is nothing to answer", "input")
     return read_chat(
         read.messages,
         shown_tools(body.tools or ()),
         read.breakpoints,
+        service=service,
         served=served,
-        config=service.config,
+        scope=Scope(tenant=tenant.name, adapter=served.adapter, salt=body.cache_salt),
         param="input",
     )
 

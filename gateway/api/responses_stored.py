@@ -61,7 +61,7 @@ async def count_input_tokens(request: web.Request) -> web.Response:
     tenant = record_of(request).tenant
     read = partial(read_response_body, request.app[KEPT_RESPONSES], service, tenant, data)
     found = await service.encode(read)
-    counted = InputTokens(input_tokens=len(found.prompt.token_ids))
+    counted = InputTokens(input_tokens=found.prompt.n_tokens)
     return json_response(msgspec.json.encode(counted))
 
 
