@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gateway.api.responses_models import ChosenTool, FlatTool, FlatToolChoice, ToolReference
-from gateway.api.tool_use import Function, JsonObject, ToolFields
+from gateway.api.tool_use import Function, JsonObject, ToolFields, allowed_fields
 from gateway.api.wishes import Bound
 from gateway.errors import InvalidRequestError
 
@@ -19,29 +19,19 @@ def response_tools(
 ) -> ToolFields:
     """Return what a body says of tools.
 
-    A choice of some allowed tools leaves all of them in the prompt, so that it stays as it is
-    cached, and has the others not called.
-
     Raises:
         InvalidRequestError: a tool is malformed or none that can be called here, or the choice is
-            of one that is not there.
+            of what is not there.
     """
     functions = {name: _function(tool, name) for name, tool in _by_name(tools).items()}
     if choice is None or isinstance(choice, str):
         return ToolFields(
             functions=functions, choice=choice or "auto", is_single=not is_parallel, bound=bound
         )
-    only = _chosen(choice)
-    missing = next((name for name in only if name not in functions), None)
-    if missing is not None:
-        raise InvalidRequestError(f"tool_choice: there is no tool named {missing!r}", "tool_choice")
-    is_named = choice.type == "function"
-    return ToolFields(
-        functions={name: functions[name] for name in only},
-        choice="required" if is_named or choice.mode == "required" else "auto",
-        is_single=is_named or not is_parallel,
-        bound=bound,
-    )
+    names, is_named = _chosen(choice), choice.type == "function"
+    mode = "required" if is_named else choice.mode or "auto"
+    is_single = is_named or not is_parallel
+    return allowed_fields(functions, names, mode, is_single=is_single, bound=bound)
 
 
 def shown_tools(tools: Sequence[FlatTool]) -> list[JsonObject]:
