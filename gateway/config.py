@@ -41,9 +41,15 @@ _AT_LEAST_ZERO = (
     "max_logit_bias",
     "max_encoding_requests",
     "max_tenant_labels",
+    "max_kept_bytes",
+    "max_kept_tenant_bytes",
+    "max_own_answers_bytes",
+    "max_own_answers_tenant_bytes",
     "drain_seconds",
 )
 _ABOVE_ZERO = (
+    "kept_response_seconds",
+    "own_answer_seconds",
     "idle_seconds",
     "body_seconds",
     "write_seconds",
@@ -70,6 +76,13 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     max_stop_token_ids: int = 128
     max_logit_bias: int = 1024  # tokens of one request that are biased
     max_stream_bytes: int = 2**20  # output that waits for one client before it is dropped
+    max_kept_bytes: int = 256 * 2**20  # responses that are kept to be looked up; 0: none
+    max_kept_tenant_bytes: int = 32 * 2**20  # of one tenant
+    kept_response_seconds: float = 24 * 3600.0  # how long
+    own_answers: bool = True  # an answer that comes back is read in the tokens it was said in
+    max_own_answers_bytes: int = 128 * 2**20  # for that
+    max_own_answers_tenant_bytes: int = 16 * 2**20  # of one tenant
+    own_answer_seconds: float = 3600.0  # how long
     idle_seconds: float = 75.0  # without a whole request head, new connections included
     body_seconds: float = 60.0  # for a request's whole body to arrive
     write_seconds: float = 30.0  # for a client to take what it is sent

@@ -65,6 +65,23 @@ class ModelNotFoundError(GatewayError):
         return f"the model {self.asked!r} is not served here; {', '.join(names)} {verb}"
 
 
+class ResponseNotFoundError(GatewayError):
+    """The tenant has no such response, or has it no more."""
+
+    def __init__(self, response_id: str) -> None:
+        super().__init__(response_id)
+        self.response_id = response_id
+
+    def __str__(self) -> str:
+        return f"there is no response {self.response_id[:_SHOWN_CHARACTERS]!r} of yours, or no more"
+
+
+class PreviousResponseNotFoundError(ResponseNotFoundError):
+    """The response that is to be gone on from is not kept; send the whole conversation instead."""
+
+    param = "previous_response_id"
+
+
 class ContextLengthError(GatewayError):
     """The prompt leaves no room for a single output token."""
 
@@ -306,6 +323,8 @@ _VERDICTS: Mapping[type[BaseException] | FailureKind, Verdict] = {
     ModelRefusedError: Verdict(403, _ASKED_WRONG, "model_refused"),
     ChangeRefusedError: Verdict(400, _ASKED_WRONG, "change_refused"),
     ModelNotFoundError: Verdict(404, _ASKED_WRONG, "model_not_found"),
+    ResponseNotFoundError: Verdict(404, _ASKED_WRONG, "response_not_found"),
+    PreviousResponseNotFoundError: Verdict(400, _ASKED_WRONG, "previous_response_not_found"),
     BodyTimeoutError: Verdict(408, _ASKED_WRONG, "body_timeout"),
     BodyTooLargeError: Verdict(413, _ASKED_WRONG, "body_too_large"),
     SlowClientError: Verdict(408, _ASKED_WRONG, "client_too_slow"),

@@ -36,6 +36,7 @@ class Record:
     """What is said of a request when it is over."""
 
     request_id: str  # what the client sees; never an id inside
+    started: float = 0.0  # by the service's clock
     tenant: Tenant = DEFAULT_TENANT  # whose request it is
     is_admin: bool = False  # sent by the operator
     meter: Meter | None = None  # of the tenant; None: it is nobody's

@@ -46,7 +46,7 @@ async def observe(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Run `handler`; answer its errors, count the request, and log one line when it is over."""
     service = request.app[SERVICE]
     record = begin_record(request, service.new_id)
-    started = service.clock()
+    record.started = service.clock()
     status = CLIENT_CLOSED_STATUS
     try:
         with service.active():
@@ -57,7 +57,7 @@ async def observe(request: web.Request, handler: Handler) -> web.StreamResponse:
         service.metrics.client_closed.inc()
         raise
     finally:
-        _account(service, request, record, status, service.clock() - started)
+        _account(service, request, record, status, service.clock() - record.started)
 
 
 async def add_request_id(request: web.Request, response: web.StreamResponse) -> None:

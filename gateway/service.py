@@ -27,8 +27,10 @@ from gateway.errors import (
     StartError,
 )
 from gateway.ledger import Ledger
+from gateway.memory import TenantMemory
 from gateway.merge import MergedEvents, NumberedEvent, merged
 from gateway.metrics import Metrics
+from gateway.own_answers import OwnAnswers, Recorder, Scope, ScopedHistory
 from gateway.reloading import Reloader
 from gateway.tenancy import Tenancy
 from gateway.tenants import Tenant
@@ -85,6 +87,7 @@ class Call:
     requests: tuple[GenerationRequest, ...]
     choices_per_prompt: int
     grammar_param: str | None = None  # the field that says what the answers must follow
+    recorder: Recorder | None = None  # remembers the answers, to know them again
 
     def ledger(self) -> Ledger:
         """Return a fresh account for the call."""
@@ -117,6 +120,7 @@ class Service:
         self.new_id = new_id
         self.clock = clock  # seconds; for durations
         self.wall_clock = wall_clock  # seconds since the epoch
+        self.own_answers = _own_answers(config, clock)
         self.decoding = Lock()  # a thread's turn to decode a body
         self._backend = backend
         self._encoding = EncodePool(
@@ -132,6 +136,10 @@ class Service:
         self._idle = asyncio.Event()
         self._idle.set()
         metrics.watch(backend.stats, lambda: self.is_ready)
+
+    def history(self, scope: Scope) -> ScopedHistory | None:
+        """Return what prompts of `scope` may begin with; None where that is turned off."""
+        return None if self.own_answers is None else ScopedHistory(self.own_answers, scope)
 
     @property
     def is_ready(self) -> bool:
@@ -205,7 +213,7 @@ class Service:
         sources = [self._backend.generate(request) for request in call.requests]
         async with (
             merged(sources) as events,
-            aclosing(self._watched(events, ledger, call.grammar_param)) as watched,
+            aclosing(self._watched(events, ledger, call)) as watched,
         ):
             yield watched
 
@@ -259,15 +267,17 @@ class Service:
         await self._backend.set_quotas(quotas)
 
     async def _watched(
-        self, events: MergedEvents, ledger: Ledger, grammar_param: str | None
+        self, events: MergedEvents, ledger: Ledger, call: Call
     ) -> AsyncGenerator[NumberedEvent, None]:
         """Pass `events` on, measured and accounted for; a Failed becomes an exception."""
         started = self.clock()
         last: dict[int, float] = {}  # when each request gave output
         async for index, event in events:
             ledger.observe(index, event)
+            if call.recorder is not None:
+                call.recorder.observe(index, event)
             if isinstance(event, Failed):
-                param = grammar_param if event.kind is FailureKind.GRAMMAR else None
+                param = call.grammar_param if event.kind is FailureKind.GRAMMAR else None
                 raise GenerationFailedError(event.kind, event.message, param)
             if isinstance(event, Delta) and event.token_ids:
                 now = self.clock()
@@ -277,3 +287,16 @@ class Service:
                     self.metrics.first_token_seconds.observe(now - started)
                 last[index] = now
             yield index, event
+
+
+def _own_answers(config: GatewayConfig, clock: Callable[[], float]) -> OwnAnswers | None:
+    if not config.own_answers:
+        return None
+    return OwnAnswers(
+        TenantMemory(
+            max_tenant_bytes=config.max_own_answers_tenant_bytes,
+            max_bytes=config.max_own_answers_bytes,
+            ttl_seconds=config.own_answer_seconds,
+            clock=clock,
+        )
+    )

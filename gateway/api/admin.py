@@ -7,15 +7,27 @@ from collections.abc import Mapping
 from datetime import date
 
 import msgspec
-from aiohttp import web
+from aiohttp import hdrs, web
 
 from gateway.api.usage_report import UsageReport, report_of
 from gateway.errors import InvalidRequestError
 from gateway.http import SERVICE, json_response
+from gateway.routes import READ_ERRORS, Route
 from gateway.tenants import TenantLimits
 from gateway.usage_db import UsageDb
 
-_USAGE_QUERY = frozenset({"tenant", "from", "to"})
+DIALECT = "admin"
+
+
+class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose accounts, and of which days, both included."""
+
+    tenant: str | None = None  # all of them
+    from_: date | None = msgspec.field(name="from", default=None)  # the month's first
+    to: date | None = None  # today
+
+
+_USAGE_QUERY = frozenset(UsageQuery.__struct_encode_fields__)
 
 
 class TenantNow(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,13 +106,6 @@ async def reload_settings(request: web.Request) -> web.Response:
     return json_response(msgspec.json.encode(reply))
 
 
-def add_admin_routes(router: web.UrlDispatcher) -> None:
-    """Add the routes; whatever is under /admin needs the admin's key (`gateway.access`)."""
-    router.add_get("/admin/tenants", list_tenants)
-    router.add_get("/admin/usage", show_usage)
-    router.add_post("/admin/reload", reload_settings)
-
-
 def _report(usage_db: UsageDb, first: date, last: date, tenant: str | None) -> UsageReport:
     rows = usage_db.rows(first_day=first.isoformat(), last_day=last.isoformat(), tenant=tenant)
     return report_of(rows, first, last)
@@ -114,3 +119,34 @@ def _day(query: Mapping[str, str], name: str) -> date | None:
         return date.fromisoformat(text)
     except ValueError as error:
         raise InvalidRequestError(f"{name}: a day is written as 2026-12-31", name) from error
+
+
+ADMIN_ROUTES = (  # whatever is under /admin needs the admin's key (`gateway.access`)
+    Route(
+        method=hdrs.METH_GET,
+        path="/admin/tenants",
+        handler=list_tenants,
+        summary="List the tenants, their limits and what they use now.",
+        dialect=DIALECT,
+        answer=TenantList,
+    ),
+    Route(
+        method=hdrs.METH_GET,
+        path="/admin/usage",
+        handler=show_usage,
+        summary="Show what tenants have used, by day.",
+        dialect=DIALECT,
+        query=UsageQuery,
+        answer=UsageReport,
+        errors=(*READ_ERRORS, 400),
+    ),
+    Route(
+        method=hdrs.METH_POST,
+        path="/admin/reload",
+        handler=reload_settings,
+        summary="Read tenants, keys and limits again, all or nothing.",
+        dialect=DIALECT,
+        answer=ReloadReply,
+        errors=(*READ_ERRORS, 400),
+    ),
+)

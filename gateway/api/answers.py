@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from aiohttp import web
 
@@ -82,6 +82,14 @@ class ReplyShape(Protocol):
         """Return the whole answer as one JSON object."""
 
 
+@runtime_checkable
+class TellsFailure(Protocol):
+    """A shape whose stream tells of trouble in a way of its own, not by the dialect's envelope."""
+
+    def failing(self, error: BaseException) -> bytes:
+        """Return what ends the stream when `error` ends the answer."""
+
+
 async def answer(
     request: web.Request, call: Call, shape: ReplyShape, *, stream_type: str | None
 ) -> web.StreamResponse:
@@ -132,7 +140,10 @@ async def _streamed(
             _log.exception("request %s failed in its stream", record.request_id)
         record.error_code = verdict(error).code
         sink.response.force_close()
-        await sink.send(envelope_for(request).event(error, record.request_id))
+        if isinstance(shape, TellsFailure):
+            await sink.send(shape.failing(error))
+        else:
+            await sink.send(envelope_for(request).event(error, record.request_id))
     await sink.close()
     return sink.response
 

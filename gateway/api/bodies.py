@@ -11,7 +11,7 @@ import msgspec
 from gateway.errors import InvalidRequestError
 
 _T = TypeVar("_T")
-_AT = re.compile(r" - at `\$\.?(?P<path>[^`]*)`$")
+_AT = re.compile(r" - at (?:`key` in )?`\$\.?(?P<path>[^`]*)`$")
 _MISSING = re.compile(r"missing required field `(?P<path>[^`]+)`")
 
 

@@ -53,6 +53,11 @@ class Gateway:
         async with self.http.post(self.url + path, json=body, headers=headers) as response:
             return response.status, await response.json()
 
+    async def get(self, path: str) -> tuple[int, dict[str, object]]:
+        """Get JSON and return status and JSON."""
+        async with self.http.get(self.url + path) as response:
+            return response.status, await response.json()
+
     async def counters(self) -> dict[str, float]:
         """Scrape /metrics: every sample by its name and labels."""
         async with self.http.get(self.url + "/metrics") as response:
