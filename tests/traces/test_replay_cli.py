@@ -91,11 +91,11 @@ def test_several_traces_are_kept_apart(trace: Path, tmp_path: Path) -> None:
 
 def test_capacities_may_be_in_bytes_of_a_model(trace: Path, tmp_path: Path) -> None:
     """By what a token takes, wherever the option stands; half a block is none."""
-    options = ("--capacity", "1MiB,2MiB", "--kv-bytes-per-token", 1000)
-    rows = result_of(tmp_path, trace, *options)["results"]
+    by_size = ("--capacity", "1MiB,2MiB", "--kv-bytes-per-token", 1000)
+    rows = result_of(tmp_path, trace, *by_size)["results"]
     assert [row["capacity_blocks"] for row in rows] == [2, 4]
-    options = ("--capacity", "1GiB", "--model", "Llama-3.1-8B", "--kv-format", "bfloat16")
-    (row,) = result_of(tmp_path, trace, *options)["results"]
+    by_model = ("--capacity", "1GiB", "--model", "Llama-3.1-8B", "--kv-format", "bfloat16")
+    (row,) = result_of(tmp_path, trace, *by_model)["results"]
     assert row["capacity_blocks"] == 2**30 // (2 * 32 * 8 * 128 * 2) // 512
 
 
