@@ -58,7 +58,8 @@ class Control(Protocol):
     set holds for a worker that is started again, too. The backend promises that a call which
     raises has changed nothing, and that none waits for requests to end.
 
-    All raise NotReadyError when the backend takes none now, ChangeRefusedError when it cannot.
+    All raise NotReadyError when the backend takes none now, ChangeRefusedError when it cannot;
+    `retire` and `invalidate` hold at once while a worker is away, for it has stored nothing.
     """
 
     async def publish(self, publication: Publication) -> PublicationState:

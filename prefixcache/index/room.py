@@ -46,6 +46,7 @@ class Room:
         most = self._accounts.n_obtainable(account, own_path, system_path)
         if n_blocks > most:
             by_quota = n_blocks > self._accounts.n_left_of_quota(account, own_path)
+            by_quota &= account.max_blocks < self._pools.n_blocks  # else the pool is full
             raise PoolExhaustedError(n_blocks, max(most, 0), self._pools.n_held, by_quota)
 
     def take(self, lease: Lease, n_blocks: int, now: float) -> None:
