@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 
 from transformers.utils.logging import disable_progress_bar
 
+from prefixcache.engine.allocator import keep_freed_memory
 from prefixcache.engine.changes import Changes
 from prefixcache.engine.engine import Engine
 from prefixcache.engine.heartbeat import Pulse
@@ -231,6 +232,7 @@ def main(arguments: list[str]) -> int:
     # drains first and then closes the socket.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    keep_freed_memory(os.environ)
     disable_progress_bar()  # of weights that load in a second
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stream:
