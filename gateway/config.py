@@ -63,6 +63,7 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     max_messages: int = 2048  # of one conversation
     max_tools: int = 256
     order_tool_keys: bool = True  # tools that differ in key order alone share their prefix
+    keep_billing_line: bool = False  # that a coding client puts before its system prompt
     max_stop: int = 4  # stop strings of one request
     max_stop_token_ids: int = 128
     max_logit_bias: int = 1024  # tokens of one request that are biased

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from threading import Lock
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
+from msgspec import Meta
 
 from gateway.errors import InvalidRequestError
+
+Salt = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"\A[^@/\\\x00]*\Z")]
 
 _T = TypeVar("_T")
 _AT = re.compile(r" - at `\$\.?(?P<path>[^`]*)`$")
