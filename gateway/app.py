@@ -5,6 +5,7 @@ from __future__ import annotations
 from aiohttp import web
 
 from gateway.api.anthropic import add_anthropic_routes
+from gateway.api.gemini import add_gemini_routes
 from gateway.api.openai import add_openai_routes
 from gateway.api.operations import add_operations_routes
 from gateway.http import SERVICE
@@ -19,5 +20,6 @@ def make_app(service: Service) -> web.Application:
     app.on_response_prepare.append(add_request_id)
     add_openai_routes(app.router)
     add_anthropic_routes(app)
+    add_gemini_routes(app)
     add_operations_routes(app.router)
     return app

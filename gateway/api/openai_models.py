@@ -12,14 +12,13 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from gateway.api.bodies import Salt
+from gateway.api.bodies import Salt, Seed
 from gateway.api.openai_formats import FormatFields
 from gateway.api.openai_tools import ToolChoice
 from gateway.api.tool_use import JsonObject
 
 Count = Annotated[int, Meta(ge=1)]
 TokenNumber = Annotated[int, Meta(ge=0, le=2**32 - 1)]
-Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Bias = Annotated[float, Meta(ge=-100, le=100)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 StopText = Annotated[str, Meta(min_length=1, max_length=1024)]
