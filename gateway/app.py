@@ -6,6 +6,7 @@ from aiohttp import web
 
 from gateway.api.anthropic import add_anthropic_routes
 from gateway.api.gemini import add_gemini_routes
+from gateway.api.models import add_model_routes
 from gateway.api.openai import add_openai_routes
 from gateway.api.operations import add_operations_routes
 from gateway.http import SERVICE
@@ -21,5 +22,6 @@ def make_app(service: Service) -> web.Application:
     add_openai_routes(app.router)
     add_anthropic_routes(app)
     add_gemini_routes(app)
+    add_model_routes(app.router)
     add_operations_routes(app.router)
     return app

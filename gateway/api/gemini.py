@@ -11,7 +11,7 @@ from aiohttp import web
 from gateway.api.calls import Prompts, check_count, make_call, prompt_of
 from gateway.api.choice_text import ChoiceText
 from gateway.api.exchange import Asked, answer_body, read_work
-from gateway.api.gemini_caches import CACHED_CONTENTS, add_cache_routes
+from gateway.api.gemini_caches import CACHED_CONTENTS, VERSIONS, add_cache_routes
 from gateway.api.gemini_models import CountBody, GenerateBody, GenerationConfig, read_fields
 from gateway.api.gemini_options import check_config, wishes_of
 from gateway.api.gemini_prompt import (
@@ -72,8 +72,9 @@ def add_gemini_routes(app: web.Application) -> None:
         ("streamGenerateContent", stream_content),
         ("countTokens", count_tokens),
     ):
-        path = f"/v1beta/models/{{model:.+}}:{action}"
-        app.router.add_post(path, handler, expect_handler=defer_continue)
+        for version in VERSIONS:
+            path = f"/{version}/models/{{model:.+}}:{action}"
+            app.router.add_post(path, handler, expect_handler=defer_continue)
     app.router.add_get("/v1beta/models", list_models)
     app.router.add_get("/v1beta/models/{model:.+}", show_model)
 

@@ -26,7 +26,8 @@ from prefixcache.types import Retain
 
 CACHED_CONTENTS: web.AppKey[CachedContents] = web.AppKey("cached_contents", CachedContents)
 
-_PATH = "/v1beta/cachedContents"
+VERSIONS = ("v1beta", "v1")  # of paths; clients have either
+
 _DEFAULT_SECONDS = 3600.0
 _MAX_SECONDS = 30 * 24 * 3600.0
 _MAX_PAGE = 1000
@@ -96,12 +97,14 @@ def add_cache_routes(app: web.Application) -> None:
     app[CACHED_CONTENTS] = CachedContents(
         max_per_tenant=service.config.max_cached_contents, now=service.wall_clock
     )
-    app.router.add_post(_PATH, create_cached_content, expect_handler=defer_continue)
-    app.router.add_get(_PATH, list_cached_contents)
-    one = f"{_PATH}/{{cached_id}}"
-    app.router.add_get(one, show_cached_content)
-    app.router.add_patch(one, change_cached_content, expect_handler=defer_continue)
-    app.router.add_delete(one, delete_cached_content)
+    for version in VERSIONS:
+        path = f"/{version}/cachedContents"
+        app.router.add_post(path, create_cached_content, expect_handler=defer_continue)
+        app.router.add_get(path, list_cached_contents)
+        one = f"{path}/{{cached_id}}"
+        app.router.add_get(one, show_cached_content)
+        app.router.add_patch(one, change_cached_content, expect_handler=defer_continue)
+        app.router.add_delete(one, delete_cached_content)
 
 
 async def _run(request: web.Request, call: Call | None) -> None:

@@ -113,7 +113,7 @@ def _add(messages: list[JsonObject], content: Content, param: str) -> None:
     if content.role not in _ROLES:
         raise InvalidRequestError(f"{param}.role: {content.role!r} is neither user nor model",
                                   f"{param}.role")  # fmt: skip
-    role = _ROLES[content.role]
+    role, n_before = _ROLES[content.role], len(messages)
     turn: JsonObject | None = None
     for index, part in enumerate(content.parts or ()):
         if part.function_response is not None:
@@ -126,7 +126,7 @@ def _add(messages: list[JsonObject], content: Content, param: str) -> None:
             turn = {"role": role, "content": []}
             messages.append(turn)
         _add_part(turn, part, f"{param}.parts[{index}]")
-    if not content.parts:
+    if len(messages) == n_before:  # an empty turn is one, too
         messages.append({"role": role, "content": ""})
 
 

@@ -57,5 +57,3 @@ def add_openai_routes(router: web.UrlDispatcher) -> None:
     """Add the dialect's routes."""
     router.add_post("/v1/chat/completions", create_chat_completion, expect_handler=defer_continue)
     router.add_post("/v1/completions", create_completion, expect_handler=defer_continue)
-    router.add_get("/v1/models", list_models)
-    router.add_get("/v1/models/{model:.+}", show_model)  # hub names have a slash in them

@@ -395,3 +395,15 @@ async def test_a_required_format_binds_the_answer(tmp_path: Path) -> None:
     grammar = backend.requests[0].sampling.grammar
     assert grammar is not None
     assert json.loads(grammar.text) == schema
+
+
+async def test_the_official_client_lists_models(gateway: Gateway) -> None:
+    """GET /v1/models is told in the dialect of whoever asks."""
+    async with anthropic_client(gateway) as client:
+        listed = [model.id async for model in client.models.list()]
+        one = await client.models.retrieve(MODEL)
+        with pytest.raises(anthropic.NotFoundError):
+            await client.models.retrieve("other")
+    assert listed == [one.id] == [MODEL]
+    assert (one.type, one.display_name) == ("model", MODEL)
+    assert [model.id async for model in gateway.openai.models.list()] == [MODEL]
