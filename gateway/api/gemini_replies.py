@@ -107,7 +107,8 @@ class CandidateShape:
 
     def opening(self, index: int, started: Started) -> bytes:
         """Return an empty text, and the count of the prompt."""
-        if index == 0:
+        is_counted = index == 0 or not self._started.prompt_tokens
+        if is_counted:  # what the first candidate found cached counts, as in every account
             self._started = Usage(started.prompt_tokens, started.cached_tokens, 0)
         return self._chunk(index, [{"text": ""}])
 
