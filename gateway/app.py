@@ -7,6 +7,9 @@ import asyncio
 from aiohttp import web
 
 from gateway.api.admin import ADMIN_ROUTES
+from gateway.api.anthropic import add_anthropic_routes
+from gateway.api.gemini import add_gemini_routes
+from gateway.api.models import MODEL_ROUTES
 from gateway.api.openai import OPENAI_ROUTES, add_openai_headers
 from gateway.api.openapi import DESCRIPTION, DESCRIPTION_ROUTE, ApiDescription
 from gateway.api.operations import OPERATIONS_ROUTES
@@ -20,7 +23,14 @@ from gateway.rate_headers import add_rate_headers
 from gateway.routes import add_routes
 from gateway.service import Service
 
-ROUTES = (*OPENAI_ROUTES, *TOKEN_ROUTES, *ADMIN_ROUTES, *OPERATIONS_ROUTES, DESCRIPTION_ROUTE)
+ROUTES = (
+    *OPENAI_ROUTES,
+    *MODEL_ROUTES,
+    *TOKEN_ROUTES,
+    *ADMIN_ROUTES,
+    *OPERATIONS_ROUTES,
+    DESCRIPTION_ROUTE,
+)
 
 
 def make_app(service: Service) -> web.Application:
@@ -35,6 +45,8 @@ def make_app(service: Service) -> web.Application:
     app[KEPT_RESPONSES] = KeptResponses(_memory(service))
     app[DESCRIPTION] = ApiDescription(ROUTES)
     add_routes(app.router, ROUTES)
+    add_anthropic_routes(app)
+    add_gemini_routes(app)
     return app
 
 

@@ -38,6 +38,7 @@ _AT_LEAST_ZERO = (
     "max_tools",
     "max_stop",
     "max_stop_token_ids",
+    "max_cached_contents",
     "max_logit_bias",
     "max_encoding_requests",
     "max_tenant_labels",
@@ -72,8 +73,10 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     max_messages: int = 2048  # of one conversation
     max_tools: int = 256
     order_tool_keys: bool = True  # tools that differ in key order alone share their prefix
+    keep_billing_line: bool = False  # that a coding client puts before its system prompt
     max_stop: int = 4  # stop strings of one request
     max_stop_token_ids: int = 128
+    max_cached_contents: int = 64  # that one tenant keeps under a name
     max_logit_bias: int = 1024  # tokens of one request that are biased
     max_stream_bytes: int = 2**20  # output that waits for one client before it is dropped
     max_kept_bytes: int = 256 * 2**20  # responses that are kept to be looked up; 0: none

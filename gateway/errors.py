@@ -82,6 +82,31 @@ class PreviousResponseNotFoundError(ResponseNotFoundError):
     param = "previous_response_id"
 
 
+class CachedContentNotFoundError(GatewayError):
+    """The tenant keeps no cached content of that name, or not any more."""
+
+    param = "cachedContent"
+
+    def __init__(self, asked: str) -> None:
+        super().__init__(asked)
+        self.asked = asked
+
+    def __str__(self) -> str:
+        shown = self.asked[:_SHOWN_CHARACTERS]
+        return f"there is no cached content {shown!r}; it may have expired. Create it again."
+
+
+class TooManyCachedContentsError(GatewayError):
+    """The tenant keeps as many cached contents as it may."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(limit)
+        self.limit = limit
+
+    def __str__(self) -> str:
+        return f"{self.limit} cached contents are kept already; delete one or wait until it expires"
+
+
 class ContextLengthError(GatewayError):
     """The prompt leaves no room for a single output token."""
 
@@ -325,6 +350,8 @@ _VERDICTS: Mapping[type[BaseException] | FailureKind, Verdict] = {
     ModelNotFoundError: Verdict(404, _ASKED_WRONG, "model_not_found"),
     ResponseNotFoundError: Verdict(404, _ASKED_WRONG, "response_not_found"),
     PreviousResponseNotFoundError: Verdict(400, _ASKED_WRONG, "previous_response_not_found"),
+    CachedContentNotFoundError: Verdict(404, _ASKED_WRONG, "cached_content_not_found"),
+    TooManyCachedContentsError: Verdict(429, "rate_limit_error", "too_many_cached_contents"),
     BodyTimeoutError: Verdict(408, _ASKED_WRONG, "body_timeout"),
     BodyTooLargeError: Verdict(413, _ASKED_WRONG, "body_too_large"),
     SlowClientError: Verdict(408, _ASKED_WRONG, "client_too_slow"),

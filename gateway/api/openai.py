@@ -102,7 +102,7 @@ OPENAI_ROUTES = (
         dialect=DIALECT,
         body=ResponseBody,
         answer=InputTokens,
-        errors=(*BODY_ERRORS, 404, 429, 503),
+        errors=(*BODY_ERRORS, 404, 503),
     ),
     Route(
         method=hdrs.METH_GET,
@@ -155,23 +155,5 @@ OPENAI_ROUTES = (
         streams=True,
         errors=ANSWER_ERRORS,
     ),
-    Route(
-        method=hdrs.METH_GET,
-        path="/v1/models",
-        handler=list_models,
-        summary="List the model and its adapters.",
-        dialect=DIALECT,
-        answer=ModelList,
-        errors=(*READ_ERRORS, 503),
-    ),
-    Route(
-        method=hdrs.METH_GET,
-        path="/v1/models/{model:.+}",  # hub names have a slash in them
-        handler=show_model,
-        summary="Tell about one model or adapter.",
-        dialect=DIALECT,
-        answer=ModelCard,
-        errors=(*READ_ERRORS, 404, 503),
-    ),
 )
-_PATHS = frozenset(route.path.replace(":.+", "") for route in OPENAI_ROUTES)
+_PATHS = frozenset(route.path for route in OPENAI_ROUTES) | {"/v1/models", "/v1/models/{model}"}
