@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 
 import click
 
@@ -20,20 +16,17 @@ from gateway.replay_options import (
     read_encoder,
     read_warm_up,
 )
+from gateway.replay_run import explained, load_plots, replayed, written
 from prefixcache.index.policies import PolicyOptions
 from prefixcache.text import PromptEncoder
-from prefixcache.traces import FORMATS, Pacing, ReadOptions, Trace, open_trace
+from prefixcache.traces import FORMATS, Pacing, ReadOptions, open_trace
 from prefixcache.traces.capacity import Capacity
 from prefixcache.traces.computed import POLICIES
-from prefixcache.traces.curve_points import curve_points
 from prefixcache.traces.page import as_page
 from prefixcache.traces.reading import SECONDS_PER_UNIT
-from prefixcache.traces.replay import ReplayResult, replay
-from prefixcache.traces.report import as_data, as_text, skipped_lines
+from prefixcache.traces.report import as_data, as_text
 from prefixcache.traces.runs import ReplayPlan
 from prefixcache.traces.whatif import ROUTINGS, WhatIf
-from prefixcache.traces.whatif.published import worth_publishing
-from prefixcache.traces.why import explain
 
 _DEFAULTS = PolicyOptions()
 
@@ -245,72 +238,16 @@ def replay_command(
             seed=seed,
         ),
     )
-    plots = None if plot_file is None else _plots()
-    results = [_replayed(trace, plan, warm_up, n_published) for trace in traces]
+    plots = None if plot_file is None else load_plots()
+    results = [replayed(trace, plan, warm_up, n_published) for trace in traces]
     if explains or plots is not None or html_file is not None:
         is_drawn = plots is not None or html_file is not None
-        results = [_explained(result, is_drawn=is_drawn) for result in results]
+        results = [explained(result, plan.what_if, is_drawn=is_drawn) for result in results]
     click.echo(as_text(results))
     if json_file is not None:
         save(json_file, as_data(results))
     if plots is not None and plot_file is not None:
-        _written(plot_file, lambda: plots.save_plots(results, plot_file))
+        written(plot_file, lambda: plots.save_plots(results, plot_file))
     if html_file is not None:
         page = as_page(results, command=" ".join(["prefixcache", *sys.argv[1:]]))
-        _written(html_file, lambda: html_file.write_text(page, encoding="utf-8"))
-
-
-def _replayed(
-    trace: Trace, plan: ReplayPlan, warm_up: tuple[int, bool], n_published: int | None
-) -> ReplayResult:
-    amount, is_share = warm_up
-    if is_share:
-        amount = amount * sum(1 for _ in trace.read()) // 100
-    plan = replace(plan, warm_up_requests=amount)
-    if n_published is not None:
-        plan = replace(plan, what_if=_publishing(trace, plan.what_if, n_published))
-    read_bytes: dict[Path, int] = {}
-    with click.progressbar(
-        length=trace.n_bytes, label=trace.name, file=sys.stderr, hidden=not sys.stderr.isatty()
-    ) as bar:
-
-        def progress(file: Path, n_bytes: int) -> None:
-            bar.update(n_bytes - read_bytes.get(file, 0))
-            read_bytes[file] = n_bytes
-
-        result = replay(trace, plan, progress=progress)
-    for line in skipped_lines(result):
-        click.echo(line, err=True)
-    return result
-
-
-def _publishing(trace: Trace, what_if: WhatIf, n_published: int) -> WhatIf:
-    prompts = worth_publishing(trace.read(), n_published)
-    if not prompts:
-        raise click.UsageError(f"{trace.name}: no tenants in it have a prefix in common to publish")
-    return replace(what_if, published=prompts)
-
-
-def _explained(result: ReplayResult, *, is_drawn: bool) -> ReplayResult:
-    """Read the trace once more, to explain it and, if it is drawn, for its curves."""
-    if not is_drawn:
-        return replace(result, why=explain(result.trace.read()))
-    requests = list(result.trace.read())
-    return replace(result, why=explain(requests), curve=curve_points(requests))
-
-
-def _plots() -> ModuleType:
-    try:
-        return import_module("prefixcache.traces.plots")
-    except ImportError as error:
-        reason = f"plots need {error.name}; pip install 'prefixcache[plots]', or use --html"
-        raise click.UsageError(reason) from error
-
-
-def _written(file: Path, write: Callable[[], object]) -> None:
-    try:
-        write()
-    except OSError as error:
-        raise click.FileError(str(file), error.strerror or str(error)) from error
-    except ValueError as error:
-        raise click.FileError(str(file), str(error)) from error
+        written(html_file, lambda: html_file.write_text(page, encoding="utf-8"))

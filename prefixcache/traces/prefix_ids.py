@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from hashlib import blake2b
+
 from prefixcache.traces.reading import FIRST_UNSHARED_ID
+from prefixcache.traces.records import TraceRequest
 
 _NO_PARENT = -1
 _BITS = FIRST_UNSHARED_ID - 1
@@ -60,3 +63,12 @@ def coarser(ids: tuple[int, ...], factor: int, *, has_partial: bool) -> tuple[in
     """
     whole = ids[factor - 1 :: factor]
     return (*whole, ids[-1]) if has_partial and len(ids) % factor else whole
+
+
+def tenants_apart(request: TraceRequest) -> TraceRequest:
+    """Return the request with ids that no other tenant's have; itself where it has no tenant."""
+    if request.tenant is None:
+        return request
+    digest = blake2b(request.tenant.encode(), digest_size=8).digest()
+    ids = chained(request.hash_ids, int.from_bytes(digest, "little") & _BITS)
+    return request.with_ids(request.timestamp_seconds, ids, request.block_tokens)

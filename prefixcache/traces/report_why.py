@@ -39,7 +39,9 @@ def why_data(why: Why) -> dict[str, object]:
 
 def why_text(trace: str, why: Why) -> str:
     """Return a few small tables."""
-    head = f"Why {trace} hits {why.hit_blocks:,} blocks if nothing is ever given up"
+    head = (
+        f"Why {trace} hits {why.hit_blocks:,} blocks if nothing is ever given up and all is shared"
+    )
     return "\n".join([head, *map(_indented, why_tables(why))])
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from hashlib import blake2b
 from typing import NamedTuple, Protocol
 
 from prefixcache.errors import ConfigError
 from prefixcache.index.policies import PolicyOptions, make_policy
 from prefixcache.traces.capacity import Capacity
 from prefixcache.traces.computed import COMPUTED, POLICIES
-from prefixcache.traces.prefix_ids import chained, coarser
+from prefixcache.traces.prefix_ids import coarser, tenants_apart
 from prefixcache.traces.records import TraceRequest
 from prefixcache.traces.tally import (
     Counted,
@@ -155,7 +154,7 @@ class ComputedRun:
         """Return what is computed from all requests."""
         seen = [self._blocks.resized(request) for request in kept]
         if self._is_isolated:
-            seen = [_apart(request) for request in seen]
+            seen = [tenants_apart(request) for request in seen]
         sums = COMPUTED[self._policy](seen, self._capacity_blocks)
         head = (trace, self._policy, self._capacity_blocks, self._blocks.tokens)
         return ReplayRow(*head, Counted(sums, rates_of(sums)))
@@ -186,12 +185,3 @@ def make_runs(
                 else:
                     runs.append(OnlineRun(plan, policy, capacity, blocks, has_tenants))
     return runs
-
-
-def _apart(request: TraceRequest) -> TraceRequest:
-    """Return the request with ids that no other tenant's have."""
-    if request.tenant is None:
-        return request
-    digest = blake2b(request.tenant.encode(), digest_size=8).digest()
-    ids = chained(request.hash_ids, int.from_bytes(digest, "little") >> 1)
-    return request.with_ids(request.timestamp_seconds, ids, request.block_tokens)

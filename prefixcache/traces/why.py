@@ -16,7 +16,7 @@ _MAX_CONVERSATIONS = 100_000  # whose last prompts are remembered
 
 @dataclass(frozen=True, slots=True)
 class Why:
-    """What was found of a trace, as if nothing were ever given up."""
+    """What was found of a trace, as if nothing were ever given up and tenants shared all."""
 
     shared: Sequence[SharedPrefix]  # those that save most
     distances: Sequence[tuple[int, int]]  # (capacity, hits that need no more than that), doubling

@@ -10,10 +10,17 @@ from pathlib import Path
 import pytest
 
 from prefixcache.errors import ConfigError, TraceError
-from prefixcache.traces import Pacing, ReadOptions, TraceReading, open_trace, read_trace
+from prefixcache.traces import (
+    Pacing,
+    ReadOptions,
+    TraceReading,
+    TraceRequest,
+    open_trace,
+    read_trace,
+)
 from prefixcache.traces.files import find_files
 from prefixcache.traces.pacing import PacedClock
-from prefixcache.traces.prefix_ids import PrefixIds, coarser
+from prefixcache.traces.prefix_ids import PrefixIds, coarser, tenants_apart
 from tests.support.traces import mooncake, write_lines, write_mooncake
 
 zstd = import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
@@ -155,6 +162,14 @@ def test_coarser_blocks_are_those_of_the_prefix() -> None:
     assert coarser((1, 2, 3, 4, 5), 2, has_partial=False) == (2, 4)
     assert coarser((1, 2, 3, 4), 2, has_partial=True) == (2, 4)
     assert coarser((), 2, has_partial=True) == ()
+
+
+def test_tenants_can_be_set_apart() -> None:
+    """Each has ids of its own, the same ones each time; who has no tenant keeps his."""
+    a, b, nobody = (TraceRequest(0.0, 8, 1, (1, 2), 4, tenant=name) for name in ("a", "b", None))
+    assert tenants_apart(a) == tenants_apart(a)
+    assert len({*tenants_apart(a).hash_ids, *tenants_apart(b).hash_ids, 1, 2}) == 6
+    assert tenants_apart(nobody) is nobody
 
 
 def test_gaps_are_cut_before_the_speed_counts() -> None:

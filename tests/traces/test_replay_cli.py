@@ -94,8 +94,8 @@ def test_capacities_may_be_in_bytes_of_a_model(trace: Path, tmp_path: Path) -> N
     by_size = ("--capacity", "1MiB,2MiB", "--kv-bytes-per-token", 1000)
     rows = result_of(tmp_path, trace, *by_size)["results"]
     assert [row["capacity_blocks"] for row in rows] == [2, 4]
-    by_model = ("--capacity", "1GiB", "--model", "Llama-3.1-8B", "--kv-format", "bfloat16")
-    (row,) = result_of(tmp_path, trace, *by_model)["results"]
+    model = ("--model", "Llama-3.1-8B", "--kv-format", "bfloat16")
+    row = one_row(tmp_path, trace, "--capacity", "1GiB", *model)
     assert row["capacity_blocks"] == 2**30 // (2 * 32 * 8 * 128 * 2) // 512
 
 
