@@ -99,7 +99,7 @@ class PromptEncoder:
 
         Raises: as `chat`.
 
-        Cost: as `chat`, and for each mark that of the conversation up to it.
+        Cost: as `chat`, and for each different mark that of the conversation up to it.
         """
         ids = self.chat(
             messages,
@@ -112,8 +112,8 @@ class PromptEncoder:
         def encode(other: Sequence[Message], tools: Sequence[object] | None) -> list[int]:
             return self.chat(other, tools=tools, order_tool_keys=order_tool_keys)
 
-        fixed = (fixed_tokens(ids, messages, tools, mark, encode) for mark in marks)
-        return MarkedPrompt(ids, tuple(fixed))
+        fixed = {mark: fixed_tokens(ids, messages, tools, mark, encode) for mark in set(marks)}
+        return MarkedPrompt(ids, tuple(fixed[mark] for mark in marks))
 
     def text(self, text: str, *, max_characters: int | None = None) -> list[int]:
         """Return the ids of a plain prompt, with the tokens that the model puts around any text.
