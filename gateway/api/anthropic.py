@@ -67,7 +67,7 @@ def add_anthropic_routes(app: web.Application) -> None:
 
 def _n_tokens(service: Service, tenant: Tenant, data: bytes) -> int:
     body = decode_body(PROMPT_DECODER, data, turn=service.decoding)
-    served = service.served_as(body.model)
+    served = service.served_as(body.model, tenant)
     made = _conversation(service, body)
     return len(_encoded(service, served, made, []).token_ids)
 
@@ -75,7 +75,7 @@ def _n_tokens(service: Service, tenant: Tenant, data: bytes) -> int:
 def _asked(fingerprints: Fingerprints, service: Service, tenant: Tenant, data: bytes) -> Asked:
     """Return what a body asks for. Slow with a large one: not for the event loop."""
     body = decode_body(MESSAGES_DECODER, data, turn=service.decoding)
-    served = service.served_as(body.model)
+    served = service.served_as(body.model, tenant)
     check_count("stop_sequences", len(body.stop_sequences or ()), service.config.max_stop)
     made = _conversation(service, body)
     use = _tool_use(body, served)

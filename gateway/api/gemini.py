@@ -84,7 +84,7 @@ def _asked(
 ) -> Asked:
     """Return what a body asks for. Slow with a large one: not for the event loop."""
     body = read_fields(GenerateBody, data, turn=service.decoding)
-    served = service.served_as(request.match_info["model"])
+    served = service.served_as(request.match_info["model"], tenant)
     config = body.generation_config or GenerationConfig()
     bound = check_config(config, service.config)
     cached = _cached(request.app[CACHED_CONTENTS], tenant, body, served)
@@ -112,7 +112,7 @@ def _asked(
 
 def _n_tokens(request: web.Request, service: Service, tenant: Tenant, data: bytes) -> int:
     body = read_fields(CountBody, data, turn=service.decoding)
-    served = service.served_as(request.match_info["model"])
+    served = service.served_as(request.match_info["model"], tenant)
     asked = body.generate_content_request or GenerateBody(contents=body.contents)
     cached = _cached(request.app[CACHED_CONTENTS], tenant, asked, served)
     return len(_token_ids(service, served, asked if cached is None else _after(cached, asked)))

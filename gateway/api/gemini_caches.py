@@ -111,9 +111,11 @@ async def _run(request: web.Request, call: Call | None) -> None:
     """Have the engine read a prompt, and wait until it has."""
     if call is None:
         return
+    service, record = request.app[SERVICE], record_of(request)
     ledger = call.ledger()
-    record_of(request).ledger = ledger
-    async with request.app[SERVICE].run(call, ledger) as events:
+    call = service.admitted(call, record.admission, ledger)
+    record.ledger = ledger
+    async with service.run(call, ledger) as events:
         async for _ in events:
             pass
 
@@ -122,7 +124,7 @@ def _prefill(service: Service, tenant: Tenant, data: bytes) -> _Prefill:
     body = read_fields(CacheBody, data, turn=service.decoding)
     if body.model is None:
         raise InvalidRequestError("model: missing", "model")
-    served = service.served_as(body.model.removeprefix("models/"))
+    served = service.served_as(body.model.removeprefix("models/"), tenant)
     now = service.wall_clock()
     expires = _expiry(body, now) or now + _DEFAULT_SECONDS
     token_ids = _fixed_ids(service, served, body)
@@ -148,7 +150,7 @@ def _prefill(service: Service, tenant: Tenant, data: bytes) -> _Prefill:
 def _reread(request: web.Request, cached: CachedContent) -> Call | None:
     """Return the call that has the engine keep what is cached for its new time."""
     service, tenant = request.app[SERVICE], record_of(request).tenant
-    served = service.served_as(cached.model)
+    served = service.served_as(cached.model, tenant)
     token_ids = _fixed_ids(service, served, cached.fields)
     seconds = cached.expires - service.wall_clock()
     return _reading(service, tenant, served, token_ids, seconds)
