@@ -57,13 +57,12 @@ def test_step_cost_example_watches_a_model(monkeypatch: pytest.MonkeyPatch) -> N
     from examples import step_cost
     from prefixcache.config import EngineConfig
     from prefixcache.engine import Engine
+    from prefixcache.engine.model import PagedModel
+    from prefixcache.engine.weights import lean
+    from prefixcache.engine.weights.modules import PackedLinear
     from tests.support.architectures import tiny_model
 
-    watched = [
-        (step_cost.PagedModel, "forward"),
-        (step_cost.PackedLinear, "forward"),
-        (step_cost.lean, "attended"),
-    ]
+    watched = ((PagedModel, "forward"), (PackedLinear, "forward"), (lean, "attended"))
     for owner, name in watched:  # so that they are put back
         monkeypatch.setattr(owner, name, getattr(owner, name))
     monkeypatch.setattr(step_cost, "N_TOKENS", 5)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from prefixcache.engine.attention import attended
@@ -73,7 +74,7 @@ class LeanLayer(nn.Module):
         if parts.norms.heads is not None:
             rotated = parts.norms.heads(rotated)
         rotated = rotate(rotated, *self._angles.of(*position_embeddings)).transpose(0, 1)
-        query, key = rotated.split((parts.heads, parts.kv_heads))
+        query, key = torch.split(rotated, [parts.heads, parts.kv_heads])
         value = heads[:, n_rotated:].transpose(0, 1)
         slots = step.groups[step.store.group_of(self._layer)].slots
         step.store.write(self._layer, slots, key, value)
