@@ -18,6 +18,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +100,7 @@ def lib_cache_sim(requests: Sequence[TraceRequest], capacity: int) -> dict[str, 
                 hit_blocks += is_leading
         return {"hit_blocks": hit_blocks}
 
-    return {f"libcachesim {name}": lambda name=name: run(name) for name in ("LRU", "Belady")}
+    return {f"libcachesim {name}": partial(run, name) for name in ("LRU", "Belady")}
 
 
 def kvcache_simulator(trace: Path, capacity: int) -> dict[str, Callable[[], Hits]]:

@@ -45,7 +45,7 @@ class LearnedPolicy:
 
     Nothing is set for some traffic: all rates are counted as requests come. Until there are
     enough, and where all is alike, the longest unused goes first. Every call is O(log n),
-    amortised; a few prefixes are remembered for each one that is listed, in 300 bytes each.
+    amortised; it takes 300 kB, and as many bytes for each of a few prefixes per listed one.
 
     Source: Beckmann, Chen, Cidon: LHD: improving cache hit rate by maximizing hit density (2018).
     What else was tried: prefixcache/design/0021-learned-eviction.md.
@@ -62,7 +62,6 @@ class LearnedPolicy:
         self._is_judging = False  # until enough is known all are of one kind
         self._new: list[tuple[Entry, Past]] = []  # ends of the path that is being listed
         self._path_start = (-inf, 0)  # when that was used, and the block that it begins at so far
-        self._rank()
 
     def add(self, entry: Entry) -> None:
         """List `entry`, and learn from its coming back if it is known."""

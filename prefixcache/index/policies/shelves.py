@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from heapq import heappop, heappush
 from math import inf
@@ -24,14 +25,14 @@ class Shelves:
 
     def __init__(self, n_kinds: int) -> None:
         n_shelves = n_kinds * N_AGES  # kind * N_AGES + age
-        self._lists = [EntryList() for _ in range(n_shelves)]
+        self._lists: defaultdict[int, EntryList] = defaultdict(EntryList)
         self._inner = EntryList()
         self._shelf_of: dict[Entry, int | None] = {}  # None: no leaf
         self._n_on = [0] * n_shelves
         self._moves: list[tuple[float, int]] = []  # when a list's oldest entry moves on: a heap
         self._next_move = [inf] * n_shelves
-        self._ranked = list(range(n_shelves))
-        self._rank = list(range(n_shelves))
+        self._ranked = list(range(n_shelves - 1, -1, -1))  # of one kind, older ones are worth less
+        self._rank = self._ranked.copy()
         self._keeps_older = [False] * n_shelves  # what has waited longer is worth more
         self._filled = 0  # bit by rank
 

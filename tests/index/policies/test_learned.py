@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prefixcache.index.policies import EvictionPolicy, LearnedPolicy, LruPolicy
@@ -23,6 +23,7 @@ def test_an_age_lies_in_its_bin(seconds: float) -> None:
     assert age == N_AGES - 1 or seconds < UNTIL_SECONDS[age]
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0, 0.9), min_size=N_AGES, max_size=N_AGES))
 def test_worth_is_the_best_that_keeping_can_bring(rates: list[float]) -> None:
     """Of all moments to give up, the one with the most returns per second is taken."""
@@ -97,6 +98,7 @@ def test_conversations_that_go_on_are_told_from_prompts_that_come_once() -> None
     assert learned > 0.5 * best
 
 
+@settings(deadline=None)
 @given(st.lists(st.lists(st.integers(0, 2), max_size=6).map(tuple), max_size=12), st.integers(1, 9))
 def test_without_knowledge_the_longest_unused_goes_first(
     rows: list[tuple[int, ...]], capacity: int
