@@ -114,10 +114,12 @@ def test_responses(client: OpenAI, model: str) -> None:
 def test_tools(client: OpenAI, model: str) -> None:
     """A forced call follows its schema in chat and in responses."""
     function = {"name": "weather", "parameters": PARAMETERS, "strict": True}
+    chat_tools: Any = [{"type": "function", "function": function}]
+    flat_tools: Any = [{"type": "function", **function}]
     chat: Any = client.chat.completions.create(
         model=model,
         messages=ASK,
-        tools=[{"type": "function", "function": function}],  # type: ignore[list-item]
+        tools=chat_tools,
         tool_choice="required",
         parallel_tool_calls=False,
         max_tokens=100,
@@ -128,7 +130,7 @@ def test_tools(client: OpenAI, model: str) -> None:
     response: Any = client.responses.create(
         model=model,
         input="Say hello.",
-        tools=[{"type": "function", **function}],  # type: ignore[list-item]
+        tools=flat_tools,
         tool_choice={"type": "function", "name": "weather"},
         max_output_tokens=100,
     )
