@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 
 from aiohttp import web
 
 from gateway.api.admin import ADMIN_ROUTES
 from gateway.api.anthropic import add_anthropic_routes
+from gateway.api.dashboard import DASHBOARD_ROUTES, TRENDS
 from gateway.api.gemini import add_gemini_routes
 from gateway.api.models import MODEL_ROUTES
 from gateway.api.openai import OPENAI_ROUTES, add_openai_headers
@@ -22,6 +24,7 @@ from gateway.middleware import add_request_id, observe
 from gateway.rate_headers import add_rate_headers
 from gateway.routes import add_routes
 from gateway.service import Service
+from gateway.trends import Trends
 
 ROUTES = (
     *OPENAI_ROUTES,
@@ -29,6 +32,7 @@ ROUTES = (
     *TOKEN_ROUTES,
     *ADMIN_ROUTES,
     *OPERATIONS_ROUTES,
+    *DASHBOARD_ROUTES,
     DESCRIPTION_ROUTE,
 )
 
@@ -43,6 +47,8 @@ def make_app(service: Service) -> web.Application:
     app.on_cleanup.append(_close_accounts)
     app.on_response_prepare.extend((add_request_id, add_rate_headers, add_openai_headers))
     app[KEPT_RESPONSES] = KeptResponses(_memory(service))
+    app[TRENDS] = _trends(service)
+    app.cleanup_ctx.append(_sample_trends)
     app[DESCRIPTION] = ApiDescription(ROUTES)
     add_routes(app.router, ROUTES)
     add_anthropic_routes(app)
@@ -52,6 +58,26 @@ def make_app(service: Service) -> web.Application:
 
 async def _close_accounts(app: web.Application) -> None:
     await asyncio.to_thread(app[SERVICE].tenancy.close)
+
+
+async def _sample_trends(app: web.Application) -> AsyncIterator[None]:
+    """Sample what the dashboard shows over time, for as long as the application runs."""
+    seconds = app[SERVICE].config.trend_seconds
+    sampling = asyncio.create_task(app[TRENDS].sample_every(seconds))
+    try:
+        yield
+    finally:
+        sampling.cancel()
+        await asyncio.gather(sampling, return_exceptions=True)
+
+
+def _trends(service: Service) -> Trends:
+    return Trends(
+        service.stats,
+        service.metrics.take_first_tokens,
+        service.wall_clock,
+        most=service.config.trend_samples,
+    )
 
 
 def _memory(service: Service) -> TenantMemory[KeptResponse]:

@@ -33,6 +33,7 @@ _AT_LEAST_ONE = (
     "max_messages",
     "max_stream_bytes",
     "encode_threads",
+    "trend_samples",
 )
 _AT_LEAST_ZERO = (
     "max_tools",
@@ -51,6 +52,7 @@ _AT_LEAST_ZERO = (
 _ABOVE_ZERO = (
     "kept_response_seconds",
     "own_answer_seconds",
+    "trend_seconds",
     "idle_seconds",
     "body_seconds",
     "write_seconds",
@@ -96,6 +98,8 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     encode_threads: int = 2  # for bodies, templates and tokenizing
     max_encoding_requests: int = 64  # that wait for such a thread
     usage_db: str = "auto"  # a file; auto: in the state directory; off: in memory alone
+    trend_seconds: float = 5.0  # between two samples of what the dashboard shows over time
+    trend_samples: int = 720  # that are kept of it
     max_tenant_labels: int = 50  # tenants with metrics of their own; the rest are one, "other"
 
     def __post_init__(self) -> None:

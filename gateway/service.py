@@ -35,10 +35,10 @@ from gateway.reloading import Reloader
 from gateway.tenancy import Tenancy
 from gateway.tenants import Tenant
 from gateway.usage_db import UsageDb
-from prefixcache.control import TenantQuota
+from prefixcache.control import Inspection, TenantQuota
 from prefixcache.errors import PrefixCacheError
 from prefixcache.text import PromptEncoder, TokenBytes
-from prefixcache.types import Delta, Failed, FailureKind, GenerationRequest, ModelInfo
+from prefixcache.types import Delta, EngineStats, Failed, FailureKind, GenerationRequest, ModelInfo
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -145,6 +145,19 @@ class Service:
     def is_ready(self) -> bool:
         """Whether a request would be taken now."""
         return self._served is not None and self._backend.is_ready and not self._is_draining
+
+    def stats(self) -> EngineStats:
+        """Return the engine's latest counters and gauges."""
+        return self._backend.stats()
+
+    async def inspected(self, *, max_nodes: int) -> Inspection | None:
+        """Return the index as it is now; None while there is none to look at."""
+        if not self.is_ready or not isinstance(self._backend, Control):
+            return None
+        try:
+            return await self._backend.inspect(max_nodes=max_nodes)
+        except (ChangeRefusedError, NotReadyError):
+            return None
 
     async def start(self) -> None:
         """Start the backend and load the tokenizer of its model. Raises StartError."""
@@ -284,7 +297,7 @@ class Service:
                 if index in last:
                     self.metrics.between_tokens_seconds.observe(now - last[index])
                 else:
-                    self.metrics.first_token_seconds.observe(now - started)
+                    self.metrics.observe_first_token(now - started)
                 last[index] = now
             yield index, event
 
