@@ -8,7 +8,7 @@ from functools import partial
 import msgspec
 from aiohttp import web
 
-from gateway.api.bodies import decode_body
+from gateway.api.bodies import convert_part, decode_body
 from gateway.api.openai_calls import ChoiceText
 from gateway.api.openai_formats import bound_of
 from gateway.api.openai_models import CHAT_DECODER, CHAT_NEUTRAL, ChatBody, Message
@@ -23,7 +23,7 @@ from gateway.api.openai_options import (
 )
 from gateway.api.openai_replies import Head
 from gateway.api.openai_shapes import ChatShape
-from gateway.api.openai_tools import JsonObject, ToolFields, tool_use
+from gateway.api.openai_tools import EarlierCall, JsonObject, ToolFields, tool_use
 from gateway.errors import InvalidRequestError
 from gateway.service import Service
 
@@ -98,19 +98,22 @@ def _max_tokens(body: ChatBody) -> int | None:
     return body.max_tokens
 
 
-def _names_of_calls(messages: Sequence[Message]) -> dict[object, object]:
-    """Return which function each earlier call was of, by the call's id."""
-    calls = [call for message in messages for call in message.tool_calls or ()]
-    named = [(call.get("id"), call.get("function")) for call in calls]
-    return {
-        call_id: function["name"]
-        for call_id, function in named
-        if isinstance(call_id, str) and isinstance(function, dict) and function.get("name")
-    }
+def _names_of_calls(messages: Sequence[Message]) -> dict[str, str]:
+    """Return which function each earlier call was of, by the call's id.
+
+    Raises:
+        InvalidRequestError: a call is malformed.
+    """
+    calls = [
+        convert_part(call, EarlierCall, f"messages[{index}].tool_calls[{call_index}]")
+        for index, message in enumerate(messages)
+        for call_index, call in enumerate(message.tool_calls or ())
+    ]
+    return {call.id: call.function.name for call in calls if call.id is not None}
 
 
 def _as_template_sees(
-    message: Message, index: int, names: Mapping[object, object]
+    message: Message, index: int, names: Mapping[str, str]
 ) -> Mapping[str, object]:
     """Return `message` as the plain mapping that chat templates know.
 
@@ -124,8 +127,8 @@ def _as_template_sees(
     for name in ("name", "tool_call_id", "reasoning_content"):
         if (value := getattr(message, name)) is not None:
             fields[name] = value
-    if message.role == "tool" and message.tool_call_id in names:
-        fields.setdefault("name", names[message.tool_call_id])
+    if message.role == "tool" and (called := names.get(message.tool_call_id or "")):
+        fields.setdefault("name", called)
     if message.tool_calls:  # templates take an empty list for calls
         fields["tool_calls"] = [_call_as_template_sees(call) for call in message.tool_calls]
     return fields
@@ -136,7 +139,7 @@ def _call_as_template_sees(call: JsonObject) -> JsonObject:
 
     Templates write them as JSON themselves. What is no object in JSON stays a text.
     """
-    function = call.get("function")
+    function = call["function"]
     if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
         return call
     try:

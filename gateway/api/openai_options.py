@@ -12,6 +12,7 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from gateway.api.answers import ReplyShape, answer
+from gateway.api.bodies import too_deep
 from gateway.api.openai_formats import Bound
 from gateway.api.openai_models import CacheOptions, GenerationBody
 from gateway.config import GatewayConfig
@@ -93,7 +94,7 @@ async def answer_body(
     try:
         asked = await service.encode(partial(ask, service, body))
     except RecursionError as error:
-        raise InvalidRequestError("the body is nested too deeply") from error
+        raise too_deep(body) from error
     return await answer(request, asked.call, asked.shape, stream=asked.stream)
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from gateway.api.bodies import convert_part
 from gateway.api.openai_formats import Bound
 from gateway.errors import InvalidRequestError
 from gateway.service import Served
@@ -32,6 +33,20 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
 
     type: Literal["function"]
     function: Function
+
+
+class CalledFunction(msgspec.Struct, frozen=True, kw_only=True):
+    """The function of an earlier call; its arguments are JSON text, or an object at once."""
+
+    name: Name
+    arguments: str | JsonObject | None = None
+
+
+class EarlierCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A call in the conversation so far."""
+
+    function: CalledFunction
+    id: str | None = None
 
 
 class FunctionName(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,10 +117,7 @@ def tool_use(body: ToolFields, served: Served) -> ToolUse:
 
 
 def _functions(tools: Sequence[JsonObject]) -> dict[str, Function]:
-    try:
-        found = [tool.function for tool in msgspec.convert(tools, list[Tool])]
-    except msgspec.ValidationError as error:
-        raise InvalidRequestError(f"tools: {error}", "tools") from error
+    found = [tool.function for tool in convert_part(tools, list[Tool], "tools")]
     return {function.name: function for function in found}
 
 
