@@ -23,8 +23,9 @@ from gateway.errors import (
     NotReadyError,
     StartError,
 )
+from gateway.late import with_late_ones
 from gateway.ledger import Ledger
-from gateway.merge import MergedEvents, NumberedEvent, merged
+from gateway.merge import NumberedEvent, merged
 from gateway.metrics import Metrics
 from prefixcache.errors import PrefixCacheError
 from prefixcache.text import PromptEncoder, TokenBytes
@@ -175,7 +176,8 @@ class Service:
         sources = [self._backend.generate(request) for request in call.requests]
         async with (
             merged(sources) as events,
-            aclosing(self._watched(events, ledger, call.grammar_param)) as watched,
+            aclosing(with_late_ones(events, len(sources))) as settled,
+            aclosing(self._watched(settled, ledger, call.grammar_param)) as watched,
         ):
             yield watched
 
@@ -204,7 +206,7 @@ class Service:
         self._encoding.close()
 
     async def _watched(
-        self, events: MergedEvents, ledger: Ledger, grammar_param: str | None
+        self, events: AsyncIterator[NumberedEvent], ledger: Ledger, grammar_param: str | None
     ) -> AsyncGenerator[NumberedEvent, None]:
         """Pass `events` on, measured and accounted for; a Failed becomes an exception."""
         started = self.clock()
