@@ -69,10 +69,8 @@ def paged_attention(
     scores = Scores(scale, softcap)
     planned = step.groups[step.store.group_of(layer)]
     if planned.fixed is not None:
-        if s_aux is not None:
-            raise EngineError("invariant mode has no attention with sinks")
         keys, values = step.store.layer(layer)
-        return fixed_attention(query[0], keys, values, planned.fixed, scores), None
+        return fixed_attention(query[0], keys, values, planned.fixed, scores, s_aux), None
     call = _Call(query[0], key[0], value[0], *step.store.layer(layer), scores)
     output, lse = call.attend(planned.parts)
     if s_aux is not None:
