@@ -23,7 +23,7 @@ from gateway.lazy import LazyGroup
 from gateway.metrics import Metrics
 from gateway.server import StopSignals, serve
 from prefixcache.config import DType, EngineConfig, PolicyName, SpeculationName, WeightsName
-from prefixcache.errors import ConfigError, PrefixCacheError, TraceError
+from prefixcache.errors import ConfigError, ModelError, PrefixCacheError, TraceError
 
 _T = TypeVar("_T", bound=msgspec.Struct)
 _BAD_INPUT = 2
@@ -82,7 +82,7 @@ def read_adapters(
 
 @click.group(
     cls=LazyGroup,
-    later={"bench": "gateway.bench:bench"},
+    later={"bench": "gateway.bench:bench", "plan": "gateway.plan:plan"},
     epilog="Example: prefixcache serve --port 8000",
 )
 def commands() -> None:
@@ -182,7 +182,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = commands.main(arguments, prog_name="prefixcache", standalone_mode=False)
     except click.ClickException as error:
         _quit(error.format_message(), _BAD_INPUT)
-    except (ConfigError, BadModelError, TraceError) as error:
+    except (ConfigError, BadModelError, ModelError, TraceError) as error:
         _quit(str(error), _BAD_INPUT)
     except (GatewayError, PrefixCacheError) as error:
         _quit(str(error), _CANNOT_START)

@@ -208,12 +208,17 @@ def is_expected(error: BaseException) -> bool:
     return isinstance(error, (GatewayError, PrefixCacheError, web.HTTPException))
 
 
+def shown_message(error: BaseException) -> str:
+    """Return what is told of `error`. Text of unexpected errors stays inside."""
+    message = str(error) if is_expected(error) else "internal error"
+    return message.encode("utf-8", "replace").decode("utf-8") or verdict(error).code or "error"
+
+
 def envelope(error: BaseException) -> bytes:
     """Return OpenAI's JSON error object for `error`. Text of unexpected errors stays inside."""
     judged = verdict(error)
-    message = str(error) if is_expected(error) else "internal error"
     shown = {
-        "message": message.encode("utf-8", "replace").decode("utf-8") or judged.code,
+        "message": shown_message(error),
         "type": judged.type,
         "param": getattr(error, "param", None) or judged.param,
         "code": judged.code,

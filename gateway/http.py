@@ -10,19 +10,21 @@ from dataclasses import dataclass
 from aiohttp import hdrs, web
 from aiohttp.http import HttpVersion11
 
+from gateway.envelopes import envelope_for
 from gateway.errors import (
     BodyTimeoutError,
     BodyTooLargeError,
     InvalidRequestError,
     SlowClientError,
-    envelope,
     verdict,
 )
 from gateway.ledger import Ledger
 from gateway.service import Service
+from gateway.tenants import DEFAULT_TENANT, Tenant
 
 SERVICE: web.AppKey[Service] = web.AppKey("service", Service)
 REQUEST_ID_HEADER = "X-Request-Id"
+EVENT_STREAM = "text/event-stream; charset=utf-8"
 
 _SAFE_ID = re.compile(r"[A-Za-z0-9._-]{1,128}", re.ASCII)
 
@@ -32,6 +34,7 @@ class Record:
     """What is said of a request when it is over."""
 
     request_id: str  # what the client sees; never an id inside
+    tenant: Tenant = DEFAULT_TENANT  # whose request it is
     ledger: Ledger | None = None  # None: it never came to generating
     error_code: str | None = None
 
@@ -92,11 +95,13 @@ def json_response(body: bytes) -> web.Response:
     return web.Response(body=body, content_type="application/json")
 
 
-def error_response(error: BaseException) -> web.Response:
-    """Return the answer to `error`, as the table in `gateway.errors` judges it."""
-    judged = verdict(error)
+def error_response(request: web.BaseRequest, error: BaseException, request_id: str) -> web.Response:
+    """Return the answer to `error`: judged by `gateway.errors`, told in the request's dialect."""
+    judged, envelope = verdict(error), envelope_for(request)
     response = web.Response(
-        body=envelope(error), status=judged.status, content_type="application/json"
+        body=envelope.body(error, request_id),
+        status=envelope.status(judged),
+        content_type="application/json",
     )
     if judged.retry_after_seconds is not None:
         response.headers[hdrs.RETRY_AFTER] = str(judged.retry_after_seconds)
@@ -110,15 +115,20 @@ def data_frame(data: bytes) -> bytes:
     return b"data: %b\n\n" % data
 
 
-class EventSink:
-    """One answer as server-sent events: data lines only."""
+def event_frame(name: str, data: bytes) -> bytes:
+    """Return `data` (one line) as a server-sent event called `name`."""
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), data)
 
-    def __init__(self, request: web.Request) -> None:
+
+class EventSink:
+    """One answer sent bit by bit, as server-sent events where nothing else is said."""
+
+    def __init__(self, request: web.Request, content_type: str = EVENT_STREAM) -> None:
         self._request = request
         self._write_seconds = request.app[SERVICE].config.write_seconds
         self.response = web.StreamResponse(
             headers={
-                hdrs.CONTENT_TYPE: "text/event-stream; charset=utf-8",
+                hdrs.CONTENT_TYPE: content_type,
                 hdrs.CACHE_CONTROL: "no-cache",
                 "X-Accel-Buffering": "no",
             }
@@ -129,7 +139,7 @@ class EventSink:
         await self.response.prepare(self._request)
 
     async def send(self, frame: bytes) -> None:
-        """Send what `data_frame` made, waiting while the client does not read.
+        """Send whole events, waiting while the client does not read.
 
         Raises:
             SlowClientError: it did not read for `write_seconds`.

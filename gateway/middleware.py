@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import hdrs, web
 
+from gateway.envelopes import envelope_for
 from gateway.errors import HostRefusedError, SlowClientError, is_expected, verdict
 from gateway.hosts import names_loopback
 from gateway.http import (
-    REQUEST_ID_HEADER,
     SERVICE,
     Record,
     begin_record,
@@ -52,7 +52,8 @@ async def observe(request: web.Request, handler: Handler) -> web.StreamResponse:
 
 async def add_request_id(request: web.Request, response: web.StreamResponse) -> None:
     """Put the request's id on its answer (for `Application.on_response_prepare`)."""
-    response.headers[REQUEST_ID_HEADER] = record_of(request).request_id
+    for name in envelope_for(request).id_headers:
+        response.headers[name] = record_of(request).request_id
 
 
 async def _answered(request: web.Request, handler: Handler, record: Record) -> web.StreamResponse:
@@ -70,7 +71,7 @@ async def _answered(request: web.Request, handler: Handler, record: Record) -> w
         if not is_expected(error):
             _log.exception("request %s failed", record.request_id)
         record.error_code = verdict(error).code
-        return error_response(error)
+        return error_response(request, error, record.request_id)
 
 
 def _check_host(request: web.Request) -> None:

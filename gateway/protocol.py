@@ -39,7 +39,7 @@ class Connection(web.RequestHandler):
             error = exc if exc is not None else RuntimeError("unknown")
         if request.writer.output_size > 0:
             raise ConnectionAbortedError("the answer had already begun")
-        response = error_response(error)
+        response = error_response(request, error, request_id)
         response.headers[REQUEST_ID_HEADER] = request_id
         response.force_close()
         return response

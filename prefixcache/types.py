@@ -83,6 +83,13 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     shown_special_ids: tuple[int, ...] = ()  # special tokens whose spelling is in the text
 
 
+class Retain(msgspec.Struct, frozen=True):
+    """Keep the first `n_tokens` tokens of a prompt cached for `seconds` from its last use."""
+
+    n_tokens: int
+    seconds: float
+
+
 class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One prompt to continue."""
 
@@ -94,6 +101,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     salt: str | None = None  # narrows the tenant's namespace
     read_cache: bool = True
     store_cache: bool = True
+    retain: tuple[Retain, ...] = ()  # as far as the tenant's budget for that goes
     priority: int = 0  # the lowest number is served first
     deadline_seconds: float | None = None  # from when the engine takes it; None: no limit
 
@@ -102,12 +110,14 @@ class Usage(msgspec.Struct, frozen=True):
     """Tokens of one request.
 
     `cached_tokens`: prompt tokens whose KV it did not compute, as of its first admission;
-    always below `prompt_tokens`.
+    always below `prompt_tokens`. `written_tokens`: prompt tokens beyond these that it left in
+    the cache for others, in whole blocks.
     """
 
     prompt_tokens: int
     cached_tokens: int
     output_tokens: int
+    written_tokens: int = 0
 
 
 class Started(msgspec.Struct, frozen=True, tag="started"):
@@ -154,6 +164,7 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
     request_id: RequestId
     reason: FinishReason
     usage: Usage
+    stop: str | None = None  # the stop string that ended it
 
 
 class FailureKind(StrEnum):

@@ -79,6 +79,7 @@ EVENTS = (
     Started(ID, 5, 4),
     Delta(ID, "\u00e4\n", (1, 2**32 - 1)),
     Finished(ID, FinishReason.LENGTH, Usage(5, 4, 3)),
+    Finished(ID, FinishReason.STOP, Usage(5, 4, 3), "\u00e4\n"),
     Failed(ID, FailureKind.TOO_LARGE, "too large"),
     Failed(ID, FailureKind.CANCELLED, "gone", Usage(1, 0, 0)),
 )

@@ -10,9 +10,9 @@ from typing import Protocol
 
 from aiohttp import web
 
-from gateway.errors import SlowClientError, envelope, is_expected, verdict
-from gateway.http import SERVICE, EventSink, data_frame, json_response, record_of
-from gateway.ledger import Ledger
+from gateway.envelopes import envelope_for
+from gateway.errors import SlowClientError, is_expected, verdict
+from gateway.http import SERVICE, EventSink, json_response, record_of
 from gateway.merge import NumberedEvent
 from gateway.service import Call
 from prefixcache.types import (
@@ -37,6 +37,7 @@ class Choice:
     prompt_scores: list[TokenScore] = field(default_factory=list)
     scores: list[TokenScore] = field(default_factory=list)
     reason: FinishReason = FinishReason.STOP
+    stop: str | None = None  # the stop string that ended it
 
     @property
     def text(self) -> str:
@@ -51,8 +52,8 @@ class Choice:
             case Delta(text=text, scores=scores):
                 self.pieces.append(text)
                 self.scores += scores
-            case Finished(reason=reason):
-                self.reason = reason
+            case Finished():
+                self.reason, self.stop = event.reason, event.stop
             case _:
                 pass
 
@@ -65,13 +66,13 @@ class ReplyShape(Protocol):
     `whole` return whole events for the stream, or nothing where there is nothing to say.
     """
 
-    def opening(self, index: int) -> bytes:
+    def opening(self, index: int, started: Started) -> bytes:
         """Return what begins a choice."""
 
     def piece(self, index: int, event: PromptScores | Delta) -> bytes:
         """Return more of a choice: text, scores or both."""
 
-    def closing(self, index: int, reason: FinishReason) -> bytes:
+    def closing(self, index: int, finished: Finished) -> bytes:
         """Return what ends a choice."""
 
     def ending(self, usage: Usage) -> bytes:
@@ -82,9 +83,9 @@ class ReplyShape(Protocol):
 
 
 async def answer(
-    request: web.Request, call: Call, shape: ReplyShape, *, stream: bool
+    request: web.Request, call: Call, shape: ReplyShape, *, stream_type: str | None
 ) -> web.StreamResponse:
-    """Run `call` and answer `request` with what comes.
+    """Run `call` and answer `request` with what comes, in a stream of that type or at once.
 
     Trouble before the first event is raised, and answered with a status of its own; later in a
     stream it is sent as an event, and the connection is closed.
@@ -92,8 +93,8 @@ async def answer(
     ledger = call.ledger()
     record_of(request).ledger = ledger
     async with request.app[SERVICE].run(call, ledger) as events:
-        if stream:
-            return await _streamed(request, events, shape, ledger)
+        if stream_type is not None:
+            return await _streamed(EventSink(request, stream_type), request, events, shape)
         choices = await _collected(events, len(call.requests))
         if any(choice.scores or choice.prompt_scores for choice in choices):  # may be many
             return json_response(await asyncio.to_thread(shape.whole, choices, ledger.usage()))
@@ -108,27 +109,28 @@ async def _collected(events: AsyncIterator[NumberedEvent], n_choices: int) -> li
 
 
 async def _streamed(
+    sink: EventSink,
     request: web.Request,
     events: AsyncIterator[NumberedEvent],
     shape: ReplyShape,
-    ledger: Ledger,
 ) -> web.StreamResponse:
+    record = record_of(request)
     first = await anext(events)  # before the headers: a refusal still has its own status
-    sink = EventSink(request)
     await sink.open()
     try:
         await _send(sink, _frame(shape, *first))
         async for index, event in events:
             await _send(sink, _frame(shape, index, event))
-        await sink.send(shape.ending(ledger.usage()))
+        assert record.ledger is not None  # `answer` has set it
+        await sink.send(shape.ending(record.ledger.usage()))
     except (ConnectionError, SlowClientError):
         raise
     except Exception as error:  # the last edge where the client can still be told
         if not is_expected(error):
-            _log.exception("request %s failed in its stream", record_of(request).request_id)
-        record_of(request).error_code = verdict(error).code
+            _log.exception("request %s failed in its stream", record.request_id)
+        record.error_code = verdict(error).code
         sink.response.force_close()
-        await sink.send(data_frame(envelope(error)))
+        await sink.send(envelope_for(request).event(error, record.request_id))
     await sink.close()
     return sink.response
 
@@ -142,12 +144,12 @@ def _frame(shape: ReplyShape, index: int, event: Event) -> bytes:
     """Return what the client is told of `event`; text that is still held back is nothing."""
     match event:
         case Started():
-            return shape.opening(index)
+            return shape.opening(index, event)
         case PromptScores():
             return shape.piece(index, event)
         case Delta() if event.text or event.scores:
             return shape.piece(index, event)
-        case Finished(reason=reason):
-            return shape.closing(index, reason)
+        case Finished():
+            return shape.closing(index, event)
         case _:
             return b""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import msgspec
 
-from gateway.api.openai_tools import ToolUse
-from prefixcache.text.tools import CallArguments, CallBegin, Content, Piece
+from gateway.api.choice_text import CallStart, Told
+from prefixcache.text.tools import CallArguments, Content
 
 
 class FunctionDelta(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -58,56 +58,22 @@ class ChatMessage(msgspec.Struct, frozen=True):
     tool_calls: list[CallReply] | msgspec.UnsetType = msgspec.UNSET
 
 
-class ChoiceText:
-    """Takes one choice's text apart as it comes."""
-
-    def __init__(self, use: ToolUse, new_id: Callable[[], str]) -> None:
-        self._use = use
-        self._new_id = new_id
-        self._parser = None
-        if use.format is not None:
-            self._parser = use.format.parser(use.names, is_sure=use.is_sure)
-        self._n_calls = 0
-
-    @property
-    def has_calls(self) -> bool:
-        """Whether a call was told."""
-        return self._n_calls > 0
-
-    def push(self, text: str) -> list[ChatDelta]:
-        """Take more text and return what can be told now."""
-        if self._parser is None:
-            return [ChatDelta(content=text)] if text else []
-        return self._deltas(self._parser.push(text))
-
-    def finish(self) -> list[ChatDelta]:
-        """Say that the text is over and return the rest."""
-        return [] if self._parser is None else self._deltas(self._parser.finish())
-
-    def _deltas(self, pieces: Iterable[Piece]) -> list[ChatDelta]:
-        return [delta for piece in pieces if (delta := self._delta(piece)) is not None]
-
-    def _delta(self, piece: Piece) -> ChatDelta | None:
-        if isinstance(piece, Content):
-            return ChatDelta(content=piece.text)
-        if self._use.is_single and piece.index > 0:
-            return None
-        self._n_calls = piece.index + 1
-        if isinstance(piece, CallArguments):
-            return _call(CallDelta(piece.index, FunctionDelta(piece.text)))
-        return _call(self._begun(piece))
-
-    def _begun(self, piece: CallBegin) -> CallDelta:
-        assert self._use.format is not None
-        call_id = self._use.format.call_id(self._new_id())
-        return CallDelta(piece.index, FunctionDelta("", piece.name), call_id, "function")
+def delta_of(told: Told) -> ChatDelta:
+    """Return a piece of an answer as OpenAI's delta."""
+    match told:
+        case Content(text=text):
+            return ChatDelta(content=text)
+        case CallStart():
+            return _call(CallDelta(told.index, FunctionDelta("", told.name), told.id, "function"))
+        case CallArguments():
+            return _call(CallDelta(told.index, FunctionDelta(told.text)))
 
 
-def message_of(deltas: Iterable[ChatDelta]) -> ChatMessage:
-    """Return the whole turn that `deltas` are the pieces of."""
+def message_of(told: Iterable[Told]) -> ChatMessage:
+    """Return the whole turn that `told` are the pieces of."""
     contents: list[str] = []
     calls: list[CallReply] = []
-    for delta in deltas:
+    for delta in map(delta_of, told):
         contents.append(delta.content or "")
         for call in delta.tool_calls or ():
             if call.id is not None:

@@ -9,23 +9,19 @@ import msgspec
 from aiohttp import web
 
 from gateway.api.bodies import convert_part, decode_body
-from gateway.api.openai_calls import ChoiceText
+from gateway.api.calls import Prompts, check_count, make_call, prompt_of
+from gateway.api.choice_text import ChoiceText
+from gateway.api.exchange import Asked, answer_body
 from gateway.api.openai_formats import bound_of
 from gateway.api.openai_models import CHAT_DECODER, CHAT_NEUTRAL, ChatBody, Message
-from gateway.api.openai_options import (
-    Asked,
-    Prompts,
-    answer_body,
-    check_count,
-    check_fields,
-    make_call,
-    prompt_of,
-)
+from gateway.api.openai_options import check_fields, wishes_of
 from gateway.api.openai_replies import Head
 from gateway.api.openai_shapes import ChatShape
-from gateway.api.openai_tools import EarlierCall, JsonObject, ToolFields, tool_use
+from gateway.api.openai_tools import EarlierCall, tool_fields
+from gateway.api.tool_use import JsonObject, ToolUse, tool_use
 from gateway.errors import InvalidRequestError
-from gateway.service import Service
+from gateway.service import Served, Service
+from gateway.tenants import Tenant
 
 
 async def create_chat_completion(request: web.Request) -> web.StreamResponse:
@@ -33,14 +29,14 @@ async def create_chat_completion(request: web.Request) -> web.StreamResponse:
     return await answer_body(request, _asked)
 
 
-def _asked(service: Service, data: bytes) -> Asked:
+def _asked(service: Service, tenant: Tenant, data: bytes) -> Asked:
     """Return what a body asks for. Slow with a large one: not for the event loop."""
     body = decode_body(CHAT_DECODER, data, turn=service.decoding)
     served = service.served_as(body.model)
     check_fields(body, CHAT_NEUTRAL, service.config, max_tokens=_max_tokens(body))
     check_count("messages", len(body.messages), service.config.max_messages)
     check_count("tools", len(body.tools or ()), service.config.max_tools)
-    use = tool_use(_tool_fields(body), served)
+    use = _tool_use(body, served)
     names = _names_of_calls(body.messages)
     messages = [_as_template_sees(each, index, names) for index, each in enumerate(body.messages)]
     with prompt_of("messages", served):
@@ -50,17 +46,16 @@ def _asked(service: Service, data: bytes) -> Asked:
             order_tool_keys=service.config.order_tool_keys,
             max_characters=served.max_characters,
         )
-    prompts = Prompts(
-        "messages",
-        [token_ids],
-        _max_tokens(body),
+    wishes = wishes_of(
+        body,
+        max_tokens=_max_tokens(body),
         top_scores=_top_scores(body),
         bound=use.bound,
         shown_special_ids=use.shown_ids(served),
     )
     head = Head.of(service, served, body, prefix="chatcmpl")
     return Asked(
-        make_call(service, served, body, prompts),
+        make_call(service, tenant, served, Prompts("messages", [token_ids]), wishes),
         ChatShape(
             head,
             served.token_bytes,
@@ -71,13 +66,14 @@ def _asked(service: Service, data: bytes) -> Asked:
     )
 
 
-def _tool_fields(body: ChatBody) -> ToolFields:
-    return ToolFields(
-        tools=body.tools or (),
-        choice=body.tool_choice or "auto",
+def _tool_use(body: ChatBody, served: Served) -> ToolUse:
+    fields = tool_fields(
+        body.tools or (),
+        body.tool_choice or "auto",
         is_parallel=body.parallel_tool_calls is not False,
         bound=bound_of(body),
     )
+    return tool_use(fields, served)
 
 
 def _top_scores(body: ChatBody) -> int | None:

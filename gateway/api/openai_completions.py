@@ -10,6 +10,8 @@ import msgspec
 from aiohttp import web
 
 from gateway.api.bodies import decode_body
+from gateway.api.calls import Prompts, check_count, make_call, prompt_of
+from gateway.api.exchange import Asked, answer_body
 from gateway.api.openai_formats import bound_of
 from gateway.api.openai_models import (
     COMPLETION_DECODER,
@@ -18,20 +20,13 @@ from gateway.api.openai_models import (
     CompletionBody,
     Prompt,
 )
-from gateway.api.openai_options import (
-    Asked,
-    Prompts,
-    answer_body,
-    check_count,
-    check_fields,
-    make_call,
-    prompt_of,
-)
+from gateway.api.openai_options import check_fields, wishes_of
 from gateway.api.openai_replies import Head
 from gateway.api.openai_shapes import Echo, TextShape
 from gateway.config import GatewayConfig
 from gateway.errors import ContextLengthError, InvalidRequestError, UnsupportedFieldError
 from gateway.service import Served, Service
+from gateway.tenants import Tenant
 
 _DEFAULT_MAX_TOKENS = 16  # as OpenAI's
 _TOKEN_IDS = re.compile(rb"\s*\[\s*(?:(?P<several>\[)|[0-9])")  # how token ids begin
@@ -42,7 +37,7 @@ async def create_completion(request: web.Request) -> web.StreamResponse:
     return await answer_body(request, _asked)
 
 
-def _asked(service: Service, data: bytes) -> Asked:
+def _asked(service: Service, tenant: Tenant, data: bytes) -> Asked:
     """Return what a body asks for. Slow with a large one: not for the event loop."""
     body = decode_body(COMPLETION_DECODER, data, turn=service.decoding)
     served = service.served_as(body.model)
@@ -53,15 +48,14 @@ def _asked(service: Service, data: bytes) -> Asked:
     prompt = decode_body(PROMPT_DECODER, body.prompt, turn=service.decoding, field="prompt")
     parts = _prompts(prompt, served, service.config)
     token_ids = [_token_ids(part, served) for part in parts]
-    prompts = Prompts(
-        "prompt",
-        token_ids,
-        _max_tokens(body),
+    wishes = wishes_of(
+        body,
+        max_tokens=_max_tokens(body),
         top_scores=body.logprobs,
         prompt_scores=body.logprobs if body.echo else None,
         bound=bound_of(body),
     )
-    call = make_call(service, served, body, prompts)
+    call = make_call(service, tenant, served, Prompts("prompt", token_ids), wishes)
     echoes = [
         _echo(part, ids, served)
         for part, ids in zip(parts, token_ids, strict=True)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
+from gateway.api.wishes import Bound
 from gateway.errors import InvalidRequestError
 from prefixcache.types import Grammar, GrammarKind
 
@@ -55,14 +55,6 @@ class FormatFields(msgspec.Struct, frozen=True, kw_only=True):
     guided_regex: str | None = None
     guided_choice: Choices | None = None
     guided_grammar: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Bound:
-    """What an answer must follow, and the field of the body that says so."""
-
-    param: str
-    grammar: Grammar
 
 
 def bound_of(body: FormatFields) -> Bound | None:

@@ -13,7 +13,8 @@ import msgspec
 from msgspec import Meta
 
 from gateway.api.openai_formats import FormatFields
-from gateway.api.openai_tools import JsonObject, ToolChoice
+from gateway.api.openai_tools import ToolChoice
+from gateway.api.tool_use import JsonObject
 
 Count = Annotated[int, Meta(ge=1)]
 TokenNumber = Annotated[int, Meta(ge=0, le=2**32 - 1)]

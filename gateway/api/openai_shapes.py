@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gateway.api.answers import Choice
-from gateway.api.openai_calls import ChatDelta, ChoiceText, message_of
+from gateway.api.choice_text import ChoiceText
+from gateway.api.openai_calls import ChatDelta, delta_of, message_of
 from gateway.api.openai_replies import (
     ChatChoice,
     ChatChunkChoice,
@@ -22,7 +23,15 @@ from gateway.api.openai_replies import (
 from gateway.api.openai_scores import ChatScores, TextScores, chat_scores, text_scores
 from gateway.http import data_frame
 from prefixcache.text import TokenBytes
-from prefixcache.types import Delta, FinishReason, PromptScores, TokenScore, Usage
+from prefixcache.types import (
+    Delta,
+    Finished,
+    FinishReason,
+    PromptScores,
+    Started,
+    TokenScore,
+    Usage,
+)
 
 
 class ChatShape:
@@ -42,7 +51,7 @@ class ChatShape:
         self._with_scores = with_scores
         self._texts: defaultdict[int, ChoiceText] = defaultdict(new_text)
 
-    def opening(self, index: int) -> bytes:
+    def opening(self, index: int, started: Started) -> bytes:
         """Return the chunk that tells the role."""
         return self._chunk(ChatChunkChoice(index, ChatDelta("assistant", "")))
 
@@ -50,7 +59,7 @@ class ChatShape:
         """Return chunks with more text or calls, or the scores of text that is held back."""
         if isinstance(event, PromptScores):
             return b""
-        deltas = self._texts[index].push(event.text)
+        deltas = [delta_of(told) for told in self._texts[index].push(event.text)]
         scores = self._scores(event.scores)
         if not deltas and event.scores:
             deltas = [ChatDelta(content="")]
@@ -59,11 +68,11 @@ class ChatShape:
             for place, delta in enumerate(deltas)
         )
 
-    def closing(self, index: int, reason: FinishReason) -> bytes:
+    def closing(self, index: int, finished: Finished) -> bytes:
         """Return what was held back, and the chunk that ends a choice: no delta, the reason."""
         text = self._texts[index]
-        held = [ChatChunkChoice(index, delta) for delta in text.finish()]
-        last = ChatChunkChoice(index, ChatDelta(), _reason(text, reason))
+        held = [ChatChunkChoice(index, delta_of(told)) for told in text.finish()]
+        last = ChatChunkChoice(index, ChatDelta(), _reason(text, finished.reason))
         return b"".join(map(self._chunk, [*held, last]))
 
     def ending(self, usage: Usage) -> bytes:
@@ -114,7 +123,7 @@ class TextShape:
         self._echoes = echoes
         self._written: dict[int, int] = {}  # characters of each choice's scored tokens
 
-    def opening(self, index: int) -> bytes:
+    def opening(self, index: int, started: Started) -> bytes:
         """Return the prompt where it is repeated: there is no role to tell."""
         if self._echoes is None:
             return b""
@@ -126,9 +135,9 @@ class TextShape:
         text = event.text if isinstance(event, Delta) else ""
         return self._chunk(TextChoice(index, text, logprobs=self._scored(index, event.scores)))
 
-    def closing(self, index: int, reason: FinishReason) -> bytes:
+    def closing(self, index: int, finished: Finished) -> bytes:
         """Return the chunk that ends a choice: no text and the reason."""
-        return self._chunk(TextChoice(index, "", reason))
+        return self._chunk(TextChoice(index, "", finished.reason))
 
     def ending(self, usage: Usage) -> bytes:
         """Return the chunk without choices, if usage was asked for, and the mark of the end."""

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Protocol
 
+from prefixcache.control import (
+    Inspection,
+    Invalidation,
+    Publication,
+    PublicationState,
+    TenantQuota,
+)
 from prefixcache.types import EngineStats, Event, GenerationRequest, ModelInfo
 
 
@@ -41,3 +48,29 @@ class Backend(Protocol):
 
     async def close(self) -> None:
         """End the requests in flight with Failed, and give back everything that is held."""
+
+
+class Control(Protocol):
+    """Steers what a backend keeps. Every `Backend` of ours is one as well.
+
+    The gateway promises to say again nothing that it has said: what it published, retired and
+    set holds for a worker that is started again, too. The backend promises that a call which
+    raises has changed nothing, and that none waits for requests to end.
+
+    All raise NotReadyError when the backend takes none now, ChangeRefusedError when it cannot.
+    """
+
+    async def publish(self, publication: Publication) -> PublicationState:
+        """Share a prefix and have it read; return once it is matchable."""
+
+    async def retire(self, prompt_id: str) -> None:
+        """Share it no more: at once it matches nothing. Unknown ids are ignored."""
+
+    async def invalidate(self, invalidation: Invalidation) -> None:
+        """Make what was stored unmatchable; return once that is so."""
+
+    async def set_quotas(self, quotas: Mapping[str, TenantQuota]) -> None:
+        """Have these quotas and no others, by tenant; who is not named has the default."""
+
+    async def inspect(self, *, max_nodes: int = 1000, tenant: str | None = None) -> Inspection:
+        """Return the index as it is now, `tenant`'s part or all of it."""

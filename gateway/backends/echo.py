@@ -144,7 +144,7 @@ class EchoBackend:
                     yield Failed(request.request_id, FailureKind.CANCELLED, "the server stops")
                     return
             usage = Usage(len(prompt), cached, answer.n_tokens)
-            yield Finished(request.request_id, answer.reason, usage)
+            yield Finished(request.request_id, answer.reason, usage, text.stopped)
         finally:
             self._running -= 1
 

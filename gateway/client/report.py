@@ -9,6 +9,7 @@ from gateway.client.scenarios import Sizes
 from gateway.client.sitting import Row, Run
 from gateway.client.streaming import Streamed
 from gateway.client.targets import Target
+from gateway.tables import as_columns
 
 _CORNER = ("scenario", "figure")
 
@@ -22,8 +23,7 @@ def as_table(rows: Sequence[Row], servers: Sequence[str]) -> str:
             cached = row.cached_tokens[server]
             cells += [_figure(row, server, servers[0]), "?" if cached is None else f"{cached:,}"]
         lines.append(tuple(cells))
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join(_aligned(line, widths) for line in lines)
+    return as_columns(lines, n_left=len(_CORNER))
 
 
 def as_data(
@@ -79,10 +79,3 @@ def _server(target: Target) -> dict[str, object]:
 def _figure(row: Row, server: str, first: str) -> str:
     ratio = "" if server == first else f" (x{row.to_first[server]:.2f})"
     return f"{row.medians[server]:,.3f}{ratio}"
-
-
-def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
-    n_left = len(_CORNER)
-    pairs = list(zip(cells, widths, strict=True))
-    left = [cell.ljust(width) for cell, width in pairs[:n_left]]
-    return "  ".join([*left, *(cell.rjust(width) for cell, width in pairs[n_left:])])

@@ -222,7 +222,9 @@ class Answers:
         self._finish(sequence, reason)
 
     def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
-        self._events.append(Finished(sequence.request.request_id, reason, sequence.usage))
+        request_id = sequence.request.request_id
+        stop = None if sequence.text is None else sequence.text.stopped
+        self._events.append(Finished(request_id, reason, sequence.usage, stop))
         self._end(sequence)
 
     def _fail_choosing(self, sequence: Sequence) -> None:

@@ -6,6 +6,8 @@ from prefixcache.errors import BooksError, ConfigError
 from prefixcache.index.spans import Runs
 from prefixcache.types import BlockId, Span
 
+_FIRST_MARKS = 4096  # blocks that are marked from the start: a pool takes no memory for its size
+
 
 class BlockPool:
     """Gives out blocks in long runs and takes them back.
@@ -25,7 +27,7 @@ class BlockPool:
             raise ConfigError("pool_blocks", n_blocks, "must be at least 1")
         self.n_blocks = n_blocks
         self.n_free = 0
-        self._is_free = bytearray(n_blocks)
+        self._is_free = bytearray(min(n_blocks, _FIRST_MARKS))  # grows to the last block freed
         self._marks = memoryview(self._is_free)  # the same; writes a slice without copying it first
         self._length_from: dict[int, int] = {}  # first block -> length
         self._first_until: dict[int, int] = {}  # block after the last -> first block
@@ -94,6 +96,8 @@ class BlockPool:
                 first = BlockId(before)
             self._tail_first = first
             return
+        if until > len(self._is_free):
+            self._mark_up_to(until)
         self._marks[first:until] = b"\x01" * length
         following = self._length_from.pop(until, None)
         if following is not None:
@@ -122,7 +126,7 @@ class BlockPool:
 
     def check(self) -> None:
         """Prove that extents and marks agree. Raises BooksError."""
-        marks = bytearray(self.n_blocks)
+        marks = bytearray(len(self._is_free))
         for first, length in self._length_from.items():
             marks[first : first + length] = b"\x01" * length
             if self._first_until.get(first + length) != first:
@@ -140,6 +144,13 @@ class BlockPool:
         sizes = sum(1 << i for i, firsts in enumerate(self._firsts_of) if firsts)
         if sizes != self._sizes:
             raise BooksError(f"sizes {sizes:b} are there, {self._sizes:b} are noted")
+
+    def _mark_up_to(self, until: int) -> None:
+        """Have marks for the blocks before `until`. O(1) a block, amortised."""
+        n_marks = min(max(until, 2 * len(self._is_free)), self.n_blocks)
+        self._marks.release()
+        self._is_free.extend(bytes(n_marks - len(self._is_free)))
+        self._marks = memoryview(self._is_free)
 
     def _fitting(self, n_blocks: int) -> int:
         """Return the first block of an extent that holds `n_blocks`, or else of a long one."""

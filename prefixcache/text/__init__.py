@@ -1,7 +1,8 @@
 """Text in and out: chat templates, tokenizing, incremental detokenizing, stop strings."""
 
-from prefixcache.text.chat import PromptEncoder
+from prefixcache.text.chat import MarkedPrompt, PromptEncoder
 from prefixcache.text.detokenize import IncrementalDetokenizer
+from prefixcache.text.marks import Mark
 from prefixcache.text.output import OutputText
 from prefixcache.text.stops import StopMatcher
 from prefixcache.text.template import ChatTemplate
@@ -11,6 +12,8 @@ from prefixcache.text.tokenizer import Tokenizer
 __all__ = [
     "ChatTemplate",
     "IncrementalDetokenizer",
+    "Mark",
+    "MarkedPrompt",
     "OutputText",
     "PromptEncoder",
     "StopMatcher",

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import NamedTuple
 
 from prefixcache.errors import PromptTooLongError, TemplateError
 from prefixcache.text.control import ControlTokens, Message
+from prefixcache.text.marks import Mark, fixed_tokens
 from prefixcache.text.template import ChatTemplate, Clock
 from prefixcache.text.tokenizer import Tokenizer
 from prefixcache.text.tools import canonical, format_of
@@ -42,9 +44,13 @@ class PromptEncoder:
         *,
         tools: Sequence[object] | None = None,
         order_tool_keys: bool = False,
+        continue_last: bool = False,
         max_characters: int | None = None,
     ) -> list[int]:
         """Return the ids of a conversation, up to where the assistant's next turn begins.
+
+        With `continue_last` the last message is the assistant's and not over: the prompt ends
+        with its content, white space and all.
 
         No message is dropped or moved. The role `developer` is read as `system`. A content
         that is a list of text parts is their texts, joined with nothing between. Fields that
@@ -73,12 +79,42 @@ class PromptEncoder:
             deepest = "tools" if _depth(tools) > _depth(prepared) else "messages"
             raise TemplateError("nested too deeply", deepest) from error
         if guarded is None:
-            prompt = self._template.render(prepared, tools=tools)
+            prompt = self._rendered(prepared, tools, continue_last=continue_last)
             _check(len(prompt), max_characters)
             return self.tokenizer.encode(prompt, add_special_tokens=False)
-        prompt = self._template.render(guarded.messages, tools=guarded.tools)
+        prompt = self._rendered(guarded.messages, guarded.tools, continue_last=continue_last)
         _check(len(prompt) - prompt.count(guarded.mark), max_characters)
         return self._control.encode(prompt, guarded.mark)
+
+    def marked_chat(
+        self,
+        messages: Sequence[Message],
+        marks: Sequence[Mark],
+        *,
+        tools: Sequence[object] | None = None,
+        order_tool_keys: bool = False,
+        continue_last: bool = False,
+        max_characters: int | None = None,
+    ) -> MarkedPrompt:
+        """Return the ids of a conversation and how many of them each of `marks` fixes.
+
+        Raises: as `chat`.
+
+        Cost: as `chat`, and for each mark that of the conversation up to it.
+        """
+        ids = self.chat(
+            messages,
+            tools=tools,
+            order_tool_keys=order_tool_keys,
+            continue_last=continue_last,
+            max_characters=max_characters,
+        )
+
+        def encode(other: Sequence[Message], tools: Sequence[object] | None) -> list[int]:
+            return self.chat(other, tools=tools, order_tool_keys=order_tool_keys)
+
+        fixed = (fixed_tokens(ids, messages, tools, mark, encode) for mark in marks)
+        return MarkedPrompt(ids, tuple(fixed))
 
     def text(self, text: str, *, max_characters: int | None = None) -> list[int]:
         """Return the ids of a plain prompt, with the tokens that the model puts around any text.
@@ -91,6 +127,42 @@ class PromptEncoder:
         """
         _check(len(text), max_characters)
         return self.tokenizer.encode(text)
+
+    def _rendered(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[object] | None,
+        *,
+        continue_last: bool,
+    ) -> str:
+        """Return the prompt's text; a turn that goes on is cut off where its content ends."""
+        if not continue_last:
+            return self._template.render(messages, tools=tools)
+        *before, last = messages
+        if last.get("role") != "assistant":
+            raise TemplateError("only a turn of the assistant's can go on")
+        end = _unused(messages)
+        going_on = [*before, {**last, "content": f"{last.get('content', '')}{end}"}]
+        prompt = self._template.render(going_on, tools=tools, add_generation_prompt=False)
+        if end not in prompt:
+            raise TemplateError("the chat template does not show the turn that is to go on")
+        return prompt[: prompt.rindex(end)]
+
+
+class MarkedPrompt(NamedTuple):
+    """A prompt, and how many of its tokens are fixed by what comes before each mark."""
+
+    token_ids: list[int]
+    fixed_tokens: tuple[int, ...]
+
+
+def _unused(messages: Sequence[Message]) -> str:
+    """Return a character for private use that is in none of the contents."""
+    used = set().union(*(str(message.get("content", "")) for message in messages))
+    for code in range(0xE000, 0xF900):
+        if chr(code) not in used:
+            return chr(code)
+    raise TemplateError("the messages use every character that is for private use")
 
 
 def _check(n_characters: int, max_characters: int | None) -> None:

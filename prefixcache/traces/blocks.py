@@ -1,27 +1,32 @@
-"""Hash ids as the token ids of a cache whose blocks are one token long."""
+"""Hash ids as the token ids of a cache whose blocks are two tokens long."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from array import array
+from collections.abc import Sequence
+from hashlib import blake2b
 
-from prefixcache.index import pack
+from prefixcache.index import TOKEN_BYTES
 
-_END = 0  # stands for what comes after the last block, and is never stored
+BLOCK_TOKENS = 2  # 64 bits
+_END = bytes(TOKEN_BYTES)  # stands for what comes after the last block, and is never stored
 
 
-class BlockTokens:
-    """Numbers hash ids in the order in which they come, from 1 on.
+def packed_prompt(hash_ids: Sequence[int]) -> bytes:
+    """Return the ids as packed tokens, two each, and half a block after them.
 
-    An id stands for the whole prefix up to its block, so one token for a block is exact.
+    A look-up leaves at least one token to compute; the last one is there for that. Nothing is
+    remembered from call to call: an id of at most 64 bits is its own two tokens. Others, which
+    no format of ours has, are told apart by a digest of as many bits.
     """
+    try:
+        blocks = array("Q", hash_ids)
+    except OverflowError:
+        blocks = array("Q", map(_folded, hash_ids))
+    return blocks.tobytes() + _END
 
-    def __init__(self) -> None:
-        self._tokens: dict[int, int] = {}
 
-    def prompt(self, hash_ids: Iterable[int]) -> bytes:
-        """Return the ids as packed tokens, and one more that no block has.
-
-        A look-up leaves at least one token to compute; the last one is there for that.
-        """
-        known = self._tokens
-        return pack([*(known.setdefault(id, len(known) + 1) for id in hash_ids), _END])
+def _folded(hash_id: int) -> int:
+    if 0 <= hash_id < 2**64:
+        return hash_id
+    return int.from_bytes(blake2b(str(hash_id).encode(), digest_size=8).digest())

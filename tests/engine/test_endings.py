@@ -39,6 +39,7 @@ def test_a_stop_string_over_several_tokens_ends_the_answer(tmp_path: Path) -> No
     answer = said(tmp_path, pieces, stop=("on a time",))
     assert answer.text == "Once up"
     assert answer.finished.reason is STOP
+    assert answer.finished.stop == "on a time"
     assert answer.finished.usage.output_tokens == 4
     assert answer.texts == ["Once up", "", "", ""]
 
@@ -64,6 +65,7 @@ def test_deltas_add_up_to_the_text_before_the_earliest_stop(
     answer = said(tmp_path, pieces, stop=stop)
     assert answer.text == text
     assert answer.finished.reason is (LENGTH if stop == ("never",) else STOP)
+    assert answer.finished.stop in ((None,) if stop == ("never",) else stop)
 
 
 def test_only_a_tail_that_may_become_a_stop_waits(tmp_path: Path) -> None:

@@ -143,3 +143,17 @@ def test_random_use_never_hands_a_block_out_twice() -> None:
                 held.append(taken)
         pool.check()
         assert pool.n_free == len(free)
+
+
+def test_a_pool_takes_no_memory_for_its_size() -> None:
+    """A pool of more blocks than there is memory gives, takes back and checks like any other."""
+    pool = BlockPool(2**48)
+    first = pool.allocate(10_000)[0]
+    second = pool.allocate(3)[0]
+    pool.free(first)
+    pool.check()
+    with pytest.raises(BooksError, match="second time"):
+        pool.free(Span(BlockId(9999), 1))
+    pool.free(second)
+    pool.check()
+    assert pool.n_free == pool.longest_free_run == 2**48

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import os
-from functools import lru_cache
-from pathlib import Path
+import sys
+from collections.abc import Iterator, Sequence
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from prefixcache.errors import ConfigError
 from prefixcache.index.policies import LruPolicy, TtlPolicy
-from prefixcache.traces import TraceRequest, read_trace, simulate
-
-TRACES = os.environ.get("PREFIXCACHE_TRACES")
-
-
-def trace(*prompts: tuple[int, ...]) -> list[TraceRequest]:
-    """One request a second, of whole blocks of four tokens."""
-    return [
-        TraceRequest(float(second), 4 * len(ids), 1, ids, 4) for second, ids in enumerate(prompts)
-    ]
+from prefixcache.traces import TraceRequest, replayed, simulate
+from tests.traces.plain import Ids, PlainLru, plain_lru, prompts, trace
+from tests.traces.public import needs_traces, public_trace
 
 
 def hit_blocks(requests: list[TraceRequest], capacity_blocks: int | None) -> int:
@@ -70,13 +64,95 @@ def test_a_capacity_is_at_least_one_block() -> None:
         hit_blocks(trace((1,)), 0)
 
 
-@lru_cache
-def conversation() -> list[TraceRequest]:
-    assert TRACES is not None
-    return read_trace(Path(TRACES) / "conversation_trace.jsonl")
+@given(prompts, st.integers(1, 9))
+def test_a_plain_cache_has_the_same_hits(rows: list[Ids], capacity_blocks: int) -> None:
+    """Request by request, at every capacity, whether a trace's ids are consistent or not."""
+    requests = trace(*rows)
+    found = replayed(requests, policy=LruPolicy, capacity_blocks=capacity_blocks)
+    assert [hits for _, hits in found] == list(plain_lru(requests, capacity_blocks))
 
 
-@pytest.mark.skipif(TRACES is None, reason="PREFIXCACHE_TRACES names no folder with traces")
+@given(
+    prompts,
+    st.integers(1, 9),
+    st.lists(st.sampled_from([0.0, 0.5, 1.0, 1.5, 3.0, 8.0]), min_size=12, max_size=12),
+)
+def test_requests_that_overlap_hit_what_a_plain_cache_has(
+    rows: list[Ids], capacity_blocks: int, seconds: list[float]
+) -> None:
+    """Whatever runs how long: who waits, what is held and what gives way are the model's."""
+    requests = trace(*rows)
+    cache = PlainLru(capacity_blocks)
+    expected = [cache.run(*both) for both in zip(requests, seconds, strict=False)]
+    of = dict(zip(map(id, requests), seconds, strict=False))
+    found = replayed(
+        requests,
+        policy=LruPolicy,
+        capacity_blocks=capacity_blocks,
+        running_seconds=lambda request: of[id(request)],
+    )
+    assert [hits for _, hits in found] == expected
+
+
+def running(seconds: Sequence[float], capacity_blocks: int, *rows: Ids) -> list[int]:
+    found = replayed(
+        trace(*rows),
+        policy=LruPolicy,
+        capacity_blocks=capacity_blocks,
+        running_seconds=lambda request: seconds[int(request.timestamp_seconds)],
+    )
+    return [hits for _, hits in found]
+
+
+def test_a_running_request_keeps_its_blocks() -> None:
+    """The second block of (1 2) has to go for (6) in a cache of five, unless it is running."""
+    rows: tuple[Ids, ...] = ((1, 2), (3,), (4, 5), (6,), (1, 2))
+    assert running([0, 0, 0, 0, 0], 5, *rows) == [0, 0, 0, 0, 1]
+    assert running([9, 0, 0, 0, 0], 5, *rows) == [0, 0, 0, 0, 2]
+
+
+def test_what_runs_can_be_matched_already() -> None:
+    """A twin finds the prompt of a request that has begun and not ended."""
+    assert running([100, 100, 100], 9, (1, 2), (1, 2), (1, 3)) == [0, 2, 1]
+
+
+def test_who_finds_no_room_waits_for_the_next_end() -> None:
+    """With room for one at a time (3 4) starts when (1 2) ends, and the next when that ends."""
+    rows: tuple[Ids, ...] = ((1, 2), (3, 4), (1, 2))
+    assert running([9.5, 9.5, 9.5], 3, *rows) == [0, 0, 1]
+    assert running([9.5, 9.5, 9.5], 5, *rows) == [0, 0, 2]
+
+
+@pytest.mark.parametrize("seconds", [-1.0, float("nan")])
+def test_nothing_runs_backwards(seconds: float) -> None:
+    """A length below 0 is refused."""
+    with pytest.raises(ConfigError, match="running_seconds"):
+        running([seconds], 9, (1,))
+
+
+@pytest.mark.parametrize("wide", [2**64, -1, 2**200])
+def test_ids_of_any_width_are_told_apart(wide: int) -> None:
+    """Also those that need more than 64 bits, and those that share their lowest ones."""
+    assert hit_blocks(trace((wide, 1), (wide, 1), (wide + 2**70, 1), (wide + 2**32, 1)), None) == 2
+    assert hit_blocks(trace((5,), (5 + 2**32,), (5,)), None) == 1
+
+
+def test_a_stream_is_not_remembered() -> None:
+    """While blocks that never come back pass by, no more memory is in use."""
+    in_use: list[int] = []
+
+    def stream() -> Iterator[TraceRequest]:
+        for n in range(6000):
+            if n % 2000 == 1999:
+                in_use.append(sys.getallocatedblocks())
+            yield TraceRequest(float(n), 80, 1, tuple(range(20 * n + 1000, 20 * n + 1020)), 4)
+
+    simulate(stream(), policy=LruPolicy, capacity_blocks=100)
+    most = 4000 * 2  # of each of the last requests that have gone, a digest is kept: one number
+    assert in_use[-1] - in_use[0] < most < 4000 * 20
+
+
+@needs_traces
 @pytest.mark.parametrize(
     ("capacity_blocks", "expected"),
     [(1000, 12_847), (10_000, 61_046), (30_000, 93_978), (50_000, 102_290), (None, 105_710)],
@@ -85,7 +161,8 @@ def test_the_conversation_trace_gives_the_known_hits(
     capacity_blocks: int | None, expected: int
 ) -> None:
     """Least recently used, leaves only, is one number per capacity, whoever computes it."""
-    result = simulate(conversation(), policy=LruPolicy, capacity_blocks=capacity_blocks)
+    conversation = public_trace("conversation_trace.jsonl")
+    result = simulate(iter(conversation), policy=LruPolicy, capacity_blocks=capacity_blocks)
     assert result.hit_blocks == expected
     assert (result.requests, result.blocks, result.tokens) == (12_031, 288_500, 144_793_823)
     if capacity_blocks is None:

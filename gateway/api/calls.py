@@ -1,0 +1,117 @@
+"""From prompts and wishes to what the engine is asked, for every dialect."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from gateway.api.wishes import Bound, Wishes
+from gateway.errors import ContextLengthError, InvalidRequestError
+from gateway.service import Call, Served, Service
+from gateway.tenants import Tenant
+from prefixcache.errors import PromptTooLongError
+from prefixcache.index import pack
+from prefixcache.types import GenerationRequest, RequestId
+
+
+@dataclass(frozen=True, slots=True)
+class Prompts:
+    """Tokenized prompts, and the field of the body that they came from."""
+
+    param: str
+    token_ids: Sequence[Sequence[int]]
+
+
+def check_count(param: str, found: int, limit: int) -> None:
+    """Raise InvalidRequestError when more than `limit` of something were sent."""
+    if found > limit:
+        raise InvalidRequestError(f"{param}: {found} is over this server's limit of {limit}", param)
+
+
+def make_call(
+    service: Service, tenant: Tenant, served: Served, prompts: Prompts, wishes: Wishes
+) -> Call:
+    """Return what the engine is asked: each prompt `n_choices` times, as choices of one seed.
+
+    `max_tokens` is cut to what fits the model.
+
+    Raises:
+        InvalidRequestError: a prompt is empty, a token id is not in the vocabulary, or a grammar
+            is too long.
+        ContextLengthError: a prompt leaves no room for output.
+    """
+    _check_vocabulary("stop_token_ids", wishes.stop_token_ids, served)
+    _check_grammar(wishes.bound, served)
+    requests: list[GenerationRequest] = []
+    for token_ids in prompts.token_ids:
+        room = _room(prompts.param, token_ids, served)
+        max_tokens = room if wishes.max_tokens is None else min(wishes.max_tokens, room)
+        sampling = wishes.sampling(max_tokens, served)
+        packed = pack(token_ids)
+        requests += [
+            GenerationRequest(
+                request_id=RequestId(service.new_id()),
+                token_ids=packed,
+                sampling=replace(sampling, choice=choice_index),
+                tenant=tenant.name,
+                adapter=served.adapter,
+                salt=wishes.salt,
+                read_cache=wishes.read_cache,
+                store_cache=wishes.store_cache,
+                retain=wishes.retain,
+                priority=wishes.priority,
+                deadline_seconds=wishes.deadline_seconds,
+            )
+            for choice_index in range(wishes.n_choices)
+        ]
+    grammar_param = None if wishes.bound is None else wishes.bound.param
+    return Call(tuple(requests), wishes.n_choices, grammar_param)
+
+
+@contextmanager
+def prompt_of(param: str, served: Served) -> Iterator[None]:
+    """Have a prompt that is refused for its length, untokenized, be the fault of `param`.
+
+    Raises:
+        ContextLengthError: in place of the encoder's PromptTooLongError.
+    """
+    try:
+        yield
+    except PromptTooLongError as error:
+        raise ContextLengthError(
+            error.found_characters, served.info.max_model_tokens, param, "characters"
+        ) from error
+
+
+def _room(param: str, token_ids: Sequence[int], served: Served) -> int:
+    """Return how many tokens of output fit after a prompt, which is checked."""
+    if not token_ids:
+        raise InvalidRequestError(f"{param}: an empty prompt", param)
+    room = served.info.max_model_tokens - len(token_ids)
+    if room < 1:
+        raise ContextLengthError(len(token_ids), served.info.max_model_tokens, param)
+    _check_vocabulary(param, token_ids, served)
+    return room
+
+
+def _check_grammar(bound: Bound | None, served: Served) -> None:
+    """Refuse a grammar that the engine would not compile, before each choice takes it along."""
+    limit_bytes = served.info.max_grammar_bytes
+    if bound is not None and (found_bytes := len(bound.grammar.text.encode())) > limit_bytes:
+        raise InvalidRequestError(
+            f"{bound.param}: a grammar of {found_bytes} bytes; this server compiles at most"
+            f" {limit_bytes}",
+            bound.param,
+        )
+
+
+def _check_vocabulary(param: str, token_ids: Sequence[int], served: Served) -> None:
+    highest = max(token_ids, default=0)
+    if highest >= served.info.vocab_size:
+        raise InvalidRequestError(
+            f"{param}: token id {highest}; this model has token ids below {served.info.vocab_size}",
+            param,
+        )

@@ -1,0 +1,181 @@
+"""What fits, what sharing spares, and the command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gateway.cli import main
+from gateway.plan_text import amount
+from prefixcache.errors import ConfigError, TraceError
+from prefixcache.plan import (
+    Device,
+    Load,
+    Room,
+    fit,
+    known_devices,
+    kv_format,
+    load_bytes,
+    read_devices,
+    read_replay,
+    read_shape,
+    reading,
+)
+
+LLAMA = read_shape("Llama-3.1-8B")
+KEPT = kv_format("bfloat16")
+TOKEN_BYTES = 2**17  # of Llama 3.1 8B in 16 bits
+WEIGHTS = 16 * 10**9
+
+
+def test_a_shared_prefix_is_paid_once() -> None:
+    """Ten requests with 1,024 tokens in common keep these once and the rest ten times."""
+    load = Load(context_tokens=1536, requests=10, shared_tokens=1024)
+    assert load_bytes(LLAMA, KEPT, load) == (1024 + 10 * 512) * TOKEN_BYTES
+
+
+def test_only_whole_blocks_are_shared() -> None:
+    """The tokens of a block that requests leave midway are kept by each."""
+    load = Load(context_tokens=64, requests=2, shared_tokens=47)
+    assert load_bytes(LLAMA, KEPT, load) == (32 + 2 * 32) * TOKEN_BYTES
+
+
+def test_what_a_window_has_left_behind_is_shared_by_nobody() -> None:
+    """Of a prefix that lies outside the window nothing is kept there, shared or not."""
+    shape = read_shape("gpt-oss-20b")
+    apart = load_bytes(shape, KEPT, Load(context_tokens=4096, requests=2))
+    shared = load_bytes(shape, KEPT, Load(context_tokens=4096, requests=2, shared_tokens=1024))
+    assert apart - shared == 12 * 1024 * 2 * 8 * 64 * 2  # of the full layers alone
+
+
+@pytest.mark.parametrize("shared", [-1, 101])
+def test_more_than_all_cannot_be_shared(shared: int) -> None:
+    """A shared prefix lies within the context."""
+    with pytest.raises(ConfigError, match="shared_tokens"):
+        Load(context_tokens=100, shared_tokens=shared)
+
+
+def test_as_many_requests_fit_as_the_room_holds() -> None:
+    """The room is filled to the last request and not beyond it."""
+    load = Load(context_tokens=8192, shared_tokens=4096)
+    found = fit("h100", known_devices()["h100"], LLAMA, WEIGHTS, KEPT, load, Room())
+    assert found is not None
+    assert found.n_devices == 1
+    need = [
+        load_bytes(
+            LLAMA,
+            KEPT,
+            Load(context_tokens=8192, requests=found.requests + more, shared_tokens=4096),
+        )
+        for more in (0, 1)
+    ]
+    assert need[0] <= found.kv_bytes < need[1]
+
+
+def test_a_model_that_is_too_large_for_one_goes_on_several() -> None:
+    """The fewest devices are taken that hold the weights and a request; too few hold none."""
+    device = Device(label="small", memory_bytes=12e9, bytes_per_second=1e12, flops=1e14)
+    found = fit("small", device, LLAMA, WEIGHTS, KEPT, Load(context_tokens=8192), Room())
+    assert found is not None
+    assert found.n_devices == 2
+    assert found.weight_bytes == WEIGHTS // 2
+    tiny = Device(label="tiny", memory_bytes=1e9, bytes_per_second=1e12, flops=1e14)
+    assert fit("tiny", tiny, LLAMA, WEIGHTS, KEPT, Load(context_tokens=8192), Room()) is None
+
+
+def test_heads_do_not_split_further_than_there_are() -> None:
+    """A latent is kept whole on each device, so more devices give no request more room for it."""
+    shape = read_shape("DeepSeek-V3")
+    device = Device(label="d", memory_bytes=200e9, bytes_per_second=1e12, flops=1e14)
+    found = fit("d", device, shape, 10**12, KEPT, Load(context_tokens=8192), Room())
+    assert found is not None
+    assert found.n_devices == 8
+    alone = load_bytes(shape, KEPT, Load(context_tokens=8192))
+    assert found.requests == found.kv_bytes // alone
+
+
+def test_reading_counts_weights_and_pairs() -> None:
+    """Work is 2 a weight and token and 4 a head's number and pair, less what is cached."""
+    whole = reading(LLAMA, 10, 3, 2)
+    pair = 4 * 32 * 128 * 32
+    assert whole.flops == 2 * 10 * 3 + pair * 6
+    assert whole.flops_with_cache == 2 * 10 + pair * 3
+
+
+def test_devices_of_ones_own_are_read_and_checked(tmp_path: Path) -> None:
+    """A file of devices has the form of ours; what is wrong in it is named."""
+    file = tmp_path / "devices.toml"
+    figures = "memory_bytes = 1e9\nbytes_per_second = 1e9\nflops = 1e12\n"
+    file.write_text(f'[mine]\nlabel = "Mine"\n{figures}')
+    assert read_devices(file)["mine"].label == "Mine"
+    for broken in ("[mine", '[mine]\nlabel = "x"\n', f'[m]\nlabel = "x"\ncores = 3\n{figures}'):
+        file.write_text(broken)
+        with pytest.raises(ConfigError, match="devices"):
+            read_devices(file)
+    with pytest.raises(ConfigError, match="No such file"):
+        read_devices(tmp_path / "none.toml")
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as ended:
+        main(["plan", *arguments])
+    said = capsys.readouterr()
+    return int(ended.value.code or 0), said.out, said.err
+
+
+def test_the_command_shows_the_common_mistake(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """The plan of Llama 3.1 8B names both sizes, in its text and, in bytes, in its JSON."""
+    file = tmp_path / "plan.json"
+    code, out, _ = run(
+        capsys, "Llama-3.1-8B", "--context", "8192,131072", "--device", "h100", "--json", str(file)
+    )
+    assert code == 0
+    for text in ("4.29 GB", "1.07 GB", "17.18 GB", "NVIDIA H100"):
+        assert text in out
+    rows = json.loads(file.read_text())["kv"]
+    assert [(row["request"], row["mistaken"]) for row in rows] == [
+        (2**30, 2**32),
+        (2**34, 2**36),
+    ]
+
+
+def test_the_command_prices_the_capacities_of_a_replay(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Each row of a replay is shown with the bytes of its blocks and its share of cached tokens."""
+    row = {"trace": "t", "policy": "lru", "block_tokens": 512, "tokens": 1000, "hit_tokens": 250}
+    file = tmp_path / "replay.json"
+    file.write_text(
+        json.dumps({"results": [{**row, "capacity_blocks": n_blocks} for n_blocks in (100, None)]})
+    )
+    code, out, _ = run(capsys, "Llama-3.1-8B", "--device", "h100", "--replay", str(file))
+    assert code == 0
+    assert amount(100 * 512 * TOKEN_BYTES) in out
+    assert out.count("25.0%") == 2
+    file.write_text("{}")
+    with pytest.raises(TraceError, match="no result of a replay"):
+        read_replay(file)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("no-such-model",),
+        ("Llama-3.1-8B", "--device", "abacus"),
+        ("Llama-3.1-8B", "--context", "0"),
+        ("Llama-3.1-8B", "--kv-format", "int3"),
+        ("Llama-3.1-8B", "--shared", "9000"),
+        ("Llama-3.1-8B", "--replay", "no-such-file.json"),
+    ],
+)
+def test_bad_input_is_one_line_and_code_2(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
+) -> None:
+    """A planner is told what is wrong, in a line, and nothing is planned."""
+    code, out, err = run(capsys, *arguments)
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
