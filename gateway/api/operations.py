@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import msgspec
 from aiohttp import hdrs, web
 
 from gateway.http import SERVICE, json_response
 from gateway.metrics import CONTENT_TYPE
+from prefixcache import __version__
+
+_HEALTH = msgspec.json.encode({"status": "alive", "version": __version__})
 
 
 async def show_health(request: web.Request) -> web.Response:
-    """Answer 200: the process lives, whatever the model does."""
-    return json_response(b'{"status":"alive"}')
+    """Answer 200 and the version: the process lives, whatever the model does."""
+    return json_response(_HEALTH)
 
 
 async def show_readiness(request: web.Request) -> web.Response:
