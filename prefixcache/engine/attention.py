@@ -95,9 +95,7 @@ def attended(
     planned = step.groups[step.store.group_of(layer)]
     keys, values = step.store.layer(layer)
     if planned.fixed is not None:
-        if sinks is not None:
-            raise EngineError("invariant mode has no attention with sinks")
-        output = fixed_attention(query, keys, values, planned.fixed, scores)
+        output = fixed_attention(query, keys, values, planned.fixed, scores, sinks)
         return output.view(output.shape[1], -1)
     call = _Call(query, key, value, keys, values, scores)
     output, lse = call.attend(planned.parts)
