@@ -9,17 +9,26 @@ class Ledger:
     """Counts the tokens of a call: p prompts with n choices each, choice c of prompt p at p*n+c.
 
     A prompt counts once, whatever its number of choices; so does what was cached of it, as its
-    first choice found it. Output counts for every choice, also of those that were cut off.
+    first choice found it. Output counts for every choice, also of those that were cut off, and so
+    does what they left in the cache, for no two leave the same.
     """
 
     def __init__(self, *, n_requests: int, choices_per_prompt: int) -> None:
         self._choices_per_prompt = choices_per_prompt
         self._prompts = [0] * n_requests
         self._cached = [0] * n_requests
+        self._written = [0] * n_requests
         self._output = [0] * n_requests
+        self._is_begun = [False] * n_requests
+
+    @property
+    def n_waiting(self) -> int:
+        """How many of the requests have neither begun nor failed."""
+        return self._is_begun.count(False)
 
     def observe(self, index: int, event: Event) -> None:
         """Take the next event of request `index` into account."""
+        self._is_begun[index] = True
         match event:
             case Started():
                 self._prompts[index] = event.prompt_tokens
@@ -29,6 +38,7 @@ class Ledger:
             case Finished(usage=Usage() as usage) | Failed(usage=Usage() as usage):
                 self._prompts[index] = usage.prompt_tokens
                 self._cached[index] = usage.cached_tokens
+                self._written[index] = usage.written_tokens
                 self._output[index] = usage.output_tokens
             case Failed():
                 pass  # what was counted from its deltas stands
@@ -40,4 +50,5 @@ class Ledger:
             prompt_tokens=sum(self._prompts[first_choices]),
             cached_tokens=sum(self._cached[first_choices]),
             output_tokens=sum(self._output),
+            written_tokens=sum(self._written),
         )

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from aiohttp import web
 
@@ -82,6 +82,14 @@ class ReplyShape(Protocol):
         """Return the whole answer as one JSON object."""
 
 
+@runtime_checkable
+class TellsFailure(Protocol):
+    """A shape whose stream tells of trouble in a way of its own, not by the dialect's envelope."""
+
+    def failing(self, error: BaseException) -> bytes:
+        """Return what ends the stream when `error` ends the answer."""
+
+
 async def answer(
     request: web.Request, call: Call, shape: ReplyShape, *, stream_type: str | None
 ) -> web.StreamResponse:
@@ -90,9 +98,11 @@ async def answer(
     Trouble before the first event is raised, and answered with a status of its own; later in a
     stream it is sent as an event, and the connection is closed.
     """
+    service, record = request.app[SERVICE], record_of(request)
     ledger = call.ledger()
-    record_of(request).ledger = ledger
-    async with request.app[SERVICE].run(call, ledger) as events:
+    call = service.admitted(call, record.admission, ledger)
+    record.ledger = ledger
+    async with service.run(call, ledger) as events:
         if stream_type is not None:
             return await _streamed(EventSink(request, stream_type), request, events, shape)
         choices = await _collected(events, len(call.requests))
@@ -130,7 +140,10 @@ async def _streamed(
             _log.exception("request %s failed in its stream", record.request_id)
         record.error_code = verdict(error).code
         sink.response.force_close()
-        await sink.send(envelope_for(request).event(error, record.request_id))
+        if isinstance(shape, TellsFailure):
+            await sink.send(shape.failing(error))
+        else:
+            await sink.send(envelope_for(request).event(error, record.request_id))
     await sink.close()
     return sink.response
 

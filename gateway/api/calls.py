@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from gateway.api.wishes import Bound, Wishes
 from gateway.errors import ContextLengthError, InvalidRequestError
+from gateway.own_answers import Recorder, ScopedHistory
 from gateway.service import Call, Served, Service
 from gateway.tenants import Tenant
 from prefixcache.errors import PromptTooLongError
@@ -23,12 +24,39 @@ class Prompts:
 
     param: str
     token_ids: Sequence[Sequence[int]]
+    origin: Origin | None = None  # of a single one
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The text that a conversation's prompt was made of, and where its answers are remembered."""
+
+    history: ScopedHistory
+    text: str
+    mark: str | None
+
+    def recorder(self, requests: Sequence[GenerationRequest], served: Served) -> Recorder | None:
+        """Return what remembers the answers to `requests`, if what they compute stays cached."""
+        if not all(request.store_cache for request in requests):
+            return None
+        tokenizer = served.encoder.tokenizer
+        return Recorder(self.history, self.text, self.mark, requests, tokenizer)
 
 
 def check_count(param: str, found: int, limit: int) -> None:
     """Raise InvalidRequestError when more than `limit` of something were sent."""
     if found > limit:
         raise InvalidRequestError(f"{param}: {found} is over this server's limit of {limit}", param)
+
+
+def check_vocabulary(param: str, token_ids: Sequence[int], served: Served) -> None:
+    """Raise InvalidRequestError when a token id is not below the model's vocabulary."""
+    highest = max(token_ids, default=0)
+    if highest >= served.info.vocab_size:
+        raise InvalidRequestError(
+            f"{param}: token id {highest}; this model has token ids below {served.info.vocab_size}",
+            param,
+        )
 
 
 def make_call(
@@ -43,7 +71,7 @@ def make_call(
             is too long.
         ContextLengthError: a prompt leaves no room for output.
     """
-    _check_vocabulary("stop_token_ids", wishes.stop_token_ids, served)
+    check_vocabulary("stop_token_ids", wishes.stop_token_ids, served)
     _check_grammar(wishes.bound, served)
     requests: list[GenerationRequest] = []
     for token_ids in prompts.token_ids:
@@ -68,7 +96,8 @@ def make_call(
             for choice_index in range(wishes.n_choices)
         ]
     grammar_param = None if wishes.bound is None else wishes.bound.param
-    return Call(tuple(requests), wishes.n_choices, grammar_param)
+    recorder = None if prompts.origin is None else prompts.origin.recorder(requests, served)
+    return Call(tuple(requests), wishes.n_choices, grammar_param, recorder)
 
 
 @contextmanager
@@ -93,7 +122,7 @@ def _room(param: str, token_ids: Sequence[int], served: Served) -> int:
     room = served.info.max_model_tokens - len(token_ids)
     if room < 1:
         raise ContextLengthError(len(token_ids), served.info.max_model_tokens, param)
-    _check_vocabulary(param, token_ids, served)
+    check_vocabulary(param, token_ids, served)
     return room
 
 
@@ -105,13 +134,4 @@ def _check_grammar(bound: Bound | None, served: Served) -> None:
             f"{bound.param}: a grammar of {found_bytes} bytes; this server compiles at most"
             f" {limit_bytes}",
             bound.param,
-        )
-
-
-def _check_vocabulary(param: str, token_ids: Sequence[int], served: Served) -> None:
-    highest = max(token_ids, default=0)
-    if highest >= served.info.vocab_size:
-        raise InvalidRequestError(
-            f"{param}: token id {highest}; this model has token ids below {served.info.vocab_size}",
-            param,
         )

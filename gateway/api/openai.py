@@ -3,13 +3,31 @@
 from __future__ import annotations
 
 import msgspec
-from aiohttp import web
+from aiohttp import hdrs, web
 from msgspec import UNSET, UnsetType
 
 from gateway.api.openai_chat import create_chat_completion
 from gateway.api.openai_completions import create_completion
-from gateway.http import SERVICE, defer_continue, json_response
+from gateway.api.openai_models import ChatBody, CompletionBody
+from gateway.api.openai_replies import ChatReply, TextReply
+from gateway.api.responses import create_response
+from gateway.api.responses_models import ResponseBody
+from gateway.api.responses_replies import Deleted, InputTokens, ItemList, Response
+from gateway.api.responses_stored import (
+    PageQuery,
+    ShowQuery,
+    count_input_tokens,
+    delete_response,
+    list_input_items,
+    show_response,
+)
+from gateway.http import SERVICE, json_response, record_of
+from gateway.routes import ANSWER_ERRORS, BODY_ERRORS, READ_ERRORS, Route
 from gateway.service import Served
+
+DIALECT = "openai"
+
+_API_VERSION = "2020-10-01"  # OpenAI's own, the only one there is
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,21 +59,101 @@ class ModelList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def list_models(request: web.Request) -> web.Response:
-    """Answer with the list of models."""
-    served = request.app[SERVICE].served()
-    cards = [ModelCard.of(served.called(name)) for name in served.names]
+    """Answer with the list of models that the tenant may ask."""
+    served, tenant = request.app[SERVICE].served(), record_of(request).tenant
+    names = filter(tenant.may_use_model, served.names)
+    cards = [ModelCard.of(served.called(name)) for name in names]
     return json_response(msgspec.json.encode(ModelList(data=cards)))
 
 
 async def show_model(request: web.Request) -> web.Response:
     """Answer with one model or adapter, if it is served."""
-    served = request.app[SERVICE].served_as(request.match_info["model"])
+    tenant = record_of(request).tenant
+    served = request.app[SERVICE].served_as(request.match_info["model"], tenant)
     return json_response(msgspec.json.encode(ModelCard.of(served)))
 
 
-def add_openai_routes(router: web.UrlDispatcher) -> None:
-    """Add the dialect's routes."""
-    router.add_post("/v1/chat/completions", create_chat_completion, expect_handler=defer_continue)
-    router.add_post("/v1/completions", create_completion, expect_handler=defer_continue)
-    router.add_get("/v1/models", list_models)
-    router.add_get("/v1/models/{model:.+}", show_model)  # hub names have a slash in them
+async def add_openai_headers(request: web.Request, response: web.StreamResponse) -> None:
+    """Tell what OpenAI's clients log of an answer (for `Application.on_response_prepare`)."""
+    resource = request.match_info.route.resource
+    if resource is not None and resource.canonical in _PATHS:
+        seconds = request.app[SERVICE].clock() - record_of(request).started
+        response.headers["openai-version"] = _API_VERSION
+        response.headers["openai-processing-ms"] = str(round(1000 * seconds))
+
+
+OPENAI_ROUTES = (
+    Route(
+        method=hdrs.METH_POST,
+        path="/v1/responses",
+        handler=create_response,
+        summary="Answer a conversation with items: what the model says, and which tools it calls.",
+        dialect=DIALECT,
+        body=ResponseBody,
+        answer=Response,
+        streams=True,
+        errors=ANSWER_ERRORS,
+    ),
+    Route(
+        method=hdrs.METH_POST,
+        path="/v1/responses/input_tokens",
+        handler=count_input_tokens,
+        summary="Count the tokens of a response's prompt.",
+        dialect=DIALECT,
+        body=ResponseBody,
+        answer=InputTokens,
+        errors=(*BODY_ERRORS, 404, 503),
+    ),
+    Route(
+        method=hdrs.METH_GET,
+        path="/v1/responses/{response_id}",
+        handler=show_response,
+        summary="Look up a response that is kept.",
+        dialect=DIALECT,
+        query=ShowQuery,
+        answer=Response,
+        errors=(*READ_ERRORS, 400, 404),
+    ),
+    Route(
+        method=hdrs.METH_DELETE,
+        path="/v1/responses/{response_id}",
+        handler=delete_response,
+        summary="Forget a response that is kept.",
+        dialect=DIALECT,
+        answer=Deleted,
+        errors=(*READ_ERRORS, 404),
+    ),
+    Route(
+        method=hdrs.METH_GET,
+        path="/v1/responses/{response_id}/input_items",
+        handler=list_input_items,
+        summary="List what the model was given for a response that is kept.",
+        dialect=DIALECT,
+        query=PageQuery,
+        answer=ItemList,
+        errors=(*READ_ERRORS, 400, 404),
+    ),
+    Route(
+        method=hdrs.METH_POST,
+        path="/v1/chat/completions",
+        handler=create_chat_completion,
+        summary="Answer a conversation with the model's next turn.",
+        dialect=DIALECT,
+        body=ChatBody,
+        answer=ChatReply,
+        streams=True,
+        errors=ANSWER_ERRORS,
+    ),
+    Route(
+        method=hdrs.METH_POST,
+        path="/v1/completions",
+        handler=create_completion,
+        summary="Continue one or more plain prompts.",
+        dialect=DIALECT,
+        body=CompletionBody,
+        answer=TextReply,
+        streams=True,
+        errors=ANSWER_ERRORS,
+    ),
+)
+_PATHS = frozenset(route.path for route in OPENAI_ROUTES) | {"/v1/models", "/v1/models/{model}"}

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from functools import partial
 
-import msgspec
 from aiohttp import web
 
 from gateway.api.bodies import decode_body
-from gateway.api.calls import Prompts, check_count, make_call, prompt_of
+from gateway.api.calls import check_count, make_call
 from gateway.api.choice_text import ChoiceText
 from gateway.api.exchange import Asked, answer_body
+from gateway.api.openai_cache import plan_cache
 from gateway.api.openai_formats import bound_of
-from gateway.api.openai_models import CHAT_DECODER, CHAT_NEUTRAL, ChatBody, Message
+from gateway.api.openai_messages import as_templates_see, breakpoints_in
+from gateway.api.openai_models import CHAT_DECODER, CHAT_NEUTRAL, ChatBody
 from gateway.api.openai_options import check_fields, wishes_of
+from gateway.api.openai_prompt import read_chat
 from gateway.api.openai_replies import Head
 from gateway.api.openai_shapes import ChatShape
 from gateway.api.openai_tools import tool_fields
-from gateway.api.tool_use import JsonObject, ToolUse, tool_use
+from gateway.api.tool_use import ToolUse, tool_use
 from gateway.errors import InvalidRequestError
+from gateway.own_answers import Scope
 from gateway.service import Served, Service
 from gateway.tenants import Tenant
 
@@ -32,30 +34,31 @@ async def create_chat_completion(request: web.Request) -> web.StreamResponse:
 def _asked(service: Service, tenant: Tenant, data: bytes) -> Asked:
     """Return what a body asks for. Slow with a large one: not for the event loop."""
     body = decode_body(CHAT_DECODER, data, turn=service.decoding)
-    served = service.served_as(body.model)
+    served = service.served_as(body.model, tenant)
     check_fields(body, CHAT_NEUTRAL, service.config, max_tokens=_max_tokens(body))
     check_count("messages", len(body.messages), service.config.max_messages)
     check_count("tools", len(body.tools or ()), service.config.max_tools)
     use = _tool_use(body, served)
-    names = _names_of_calls(body.messages)
-    messages = [_as_template_sees(each, index, names) for index, each in enumerate(body.messages)]
-    with prompt_of("messages", served):
-        token_ids = served.encoder.chat(
-            messages,
-            tools=body.tools or None,
-            order_tool_keys=service.config.order_tool_keys,
-            max_characters=served.max_characters,
-        )
+    prompt = read_chat(
+        as_templates_see(body.messages),
+        body.tools or (),
+        breakpoints_in(body.messages),
+        service=service,
+        served=served,
+        scope=Scope(tenant=tenant.name, adapter=served.adapter, salt=body.cache_salt),
+        param="messages",
+    )
     wishes = wishes_of(
         body,
         max_tokens=_max_tokens(body),
         top_scores=_top_scores(body),
         bound=use.bound,
         shown_special_ids=use.shown_ids(served),
+        plan=plan_cache(body.prompt_cache_options, prompt.breakpoints, n_tokens=prompt.n_tokens),
     )
     head = Head.of(service, served, body, prefix="chatcmpl")
     return Asked(
-        make_call(service, tenant, served, Prompts("messages", [token_ids]), wishes),
+        make_call(service, tenant, served, prompt.prompts, wishes),
         ChatShape(
             head,
             served.token_bytes,
@@ -92,68 +95,3 @@ def _max_tokens(body: ChatBody) -> int | None:
     if body.max_tokens == 0:
         raise InvalidRequestError("max_tokens: must be at least 1", "max_tokens")
     return body.max_tokens
-
-
-def _names_of_calls(messages: Sequence[Message]) -> dict[object, object]:
-    """Return which function each earlier call was of, by the call's id."""
-    calls = [call for message in messages for call in message.tool_calls or ()]
-    named = [(call.get("id"), call.get("function")) for call in calls]
-    return {
-        call_id: function["name"]
-        for call_id, function in named
-        if isinstance(call_id, str) and isinstance(function, dict) and function.get("name")
-    }
-
-
-def _as_template_sees(
-    message: Message, index: int, names: Mapping[object, object]
-) -> Mapping[str, object]:
-    """Return `message` as the plain mapping that chat templates know.
-
-    A tool's result has the name of its function, which OpenAI's clients leave out and some
-    templates need; `names` has it by the call's id.
-
-    Raises:
-        InvalidRequestError: it has no content, or a part that is not text.
-    """
-    fields: dict[str, object] = {"role": message.role, "content": _content(message, index)}
-    for name in ("name", "tool_call_id", "reasoning_content"):
-        if (value := getattr(message, name)) is not None:
-            fields[name] = value
-    if message.role == "tool" and message.tool_call_id in names:
-        fields.setdefault("name", names[message.tool_call_id])
-    if message.tool_calls:  # templates take an empty list for calls
-        fields["tool_calls"] = [_call_as_template_sees(call) for call in message.tool_calls]
-    return fields
-
-
-def _call_as_template_sees(call: JsonObject) -> JsonObject:
-    """Return an earlier call with its arguments, which come as JSON text, as an object.
-
-    Templates write them as JSON themselves. What is no object in JSON stays a text.
-    """
-    function = call.get("function")
-    if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
-        return call
-    try:
-        arguments = msgspec.json.decode(function["arguments"], type=dict[str, object])
-    except (msgspec.MsgspecError, RecursionError):
-        return call
-    return {**call, "function": {**function, "arguments": arguments}}
-
-
-def _content(message: Message, index: int) -> str | list[dict[str, str]]:
-    if isinstance(message.content, str):
-        return message.content
-    param = f"messages[{index}].content"
-    if message.content is None:
-        if message.tool_calls:
-            return ""  # a turn that only calls tools
-        raise InvalidRequestError(f"{param}: a text or a list of text parts is needed", param)
-    parts = []
-    for part_index, part in enumerate(message.content):
-        if part.type != "text" or part.text is None:
-            param = f"{param}[{part_index}]"
-            raise InvalidRequestError(f"{param}: only text parts can be read", param)
-        parts.append({"type": "text", "text": part.text})
-    return parts

@@ -7,23 +7,29 @@ built yet are named here all the same, so that they can be refused.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
+from gateway.api.bodies import Salt, Seed
+from gateway.api.openai_cache import Breakpoint, CacheKey, PromptCacheOptions
 from gateway.api.openai_formats import FormatFields
 from gateway.api.openai_tools import ToolChoice
 from gateway.api.tool_use import JsonObject
 
 Count = Annotated[int, Meta(ge=1)]
 TokenNumber = Annotated[int, Meta(ge=0, le=2**32 - 1)]
-Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Bias = Annotated[float, Meta(ge=-100, le=100)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 StopText = Annotated[str, Meta(min_length=1, max_length=1024)]
 Priority = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
-Salt = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"\A[^@/\\\x00]*\Z")]
+
+
+Metadata = Annotated[
+    dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]],
+    Meta(max_length=16),
+]
 
 
 class CacheOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -37,6 +43,7 @@ class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What a stream carries beside the text."""
 
     include_usage: bool | None = None
+    include_obfuscation: bool | None = None  # chunks are padded to multiples of 64 bytes
 
 
 class ContentPart(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,17 +51,21 @@ class ContentPart(msgspec.Struct, frozen=True, kw_only=True):
 
     type: str
     text: str | None = None
+    refusal: str | None = None
+    prompt_cache_breakpoint: Breakpoint | None = None
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
     """One turn of a conversation."""
 
-    role: str
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | list[ContentPart] | None = None
     name: str | None = None
     tool_calls: list[JsonObject] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
+    refusal: str | None = None
+    function_call: JsonObject | None = None  # in the old form
 
 
 class GenerationBody(FormatFields, frozen=True, kw_only=True):
@@ -78,7 +89,10 @@ class GenerationBody(FormatFields, frozen=True, kw_only=True):
     n: Count | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    user: str | None = None  # read by nobody
+    user: str | None = None  # read by nobody, as is the next one
+    safety_identifier: Annotated[str, Meta(max_length=128)] | None = None
+    service_tier: str | None = None  # answered with "default"
+    metadata: Metadata | None = None  # given back
     cache_salt: Salt | None = None  # extension; missing is the tenant's default
     cache: CacheOptions | None = None  # extension
     priority: Priority | None = None  # extension, as vLLM's: the lowest is served first
@@ -96,21 +110,30 @@ class ChatBody(GenerationBody, frozen=True, kw_only=True):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None  # needs `logprobs`
 
+    prompt_cache_options: PromptCacheOptions | None = None
+    prompt_cache_key: CacheKey | None = None  # no effect with one worker
+    prompt_cache_retention: Literal["in_memory", "24h"] | None = None  # the longest; no effect
+    store: bool | None = None  # accepted; completions are not kept
+    reasoning_effort: str | None = None  # the model has no such dials
+    verbosity: Literal["low", "medium", "high"] | None = None
+
     functions: list[JsonObject] | None = None
     function_call: str | JsonObject | None = None
     modalities: list[str] | None = None
     audio: JsonObject | None = None
     prediction: JsonObject | None = None
     web_search_options: JsonObject | None = None
+    moderation: JsonObject | None = None
 
 
 Prompt = str | list[str | TokenNumber | list[TokenNumber]]  # a list holds one kind
+_PROMPT_SCHEMA = msgspec.json.schema(Prompt)
 
 
 class CompletionBody(GenerationBody, frozen=True, kw_only=True):
     """POST /v1/completions. The prompt is left for later: it can be millions of token ids."""
 
-    prompt: msgspec.Raw
+    prompt: Annotated[msgspec.Raw, Meta(extra_json_schema=_PROMPT_SCHEMA)]
     echo: bool | None = None
     logprobs: Annotated[int, Meta(ge=0, le=5)] | None = None
 
@@ -125,6 +148,7 @@ CHAT_NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "audio": (),
     "prediction": (),
     "web_search_options": (),
+    "moderation": (),
 }
 COMPLETION_NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "suffix": ("",),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gateway.api.calls import check_count
+from gateway.api.openai_cache import CachePlan
 from gateway.api.openai_models import CacheOptions, GenerationBody
 from gateway.api.wishes import Bound, Wishes
 from gateway.config import GatewayConfig
@@ -26,10 +27,7 @@ def check_fields(
         UnsupportedFieldError: a field of `neutral` has a value that would change the answer.
         InvalidRequestError: too many of something.
     """
-    for name, harmless in neutral.items():
-        value = getattr(body, name)
-        if value is not None and value not in harmless:
-            raise UnsupportedFieldError(name)
+    refuse_unbuilt(body, neutral)
     if max_tokens is not None and (body.min_tokens or 0) > max_tokens:
         raise InvalidRequestError("min_tokens: more than max_tokens", "min_tokens")
     check_count("logit_bias", len(body.logit_bias or ()), config.max_logit_bias)
@@ -40,6 +38,18 @@ def check_fields(
         raise InvalidRequestError(
             "stream_options: only allowed when stream is true", "stream_options"
         )
+
+
+def refuse_unbuilt(body: object, neutral: Mapping[str, tuple[object, ...]]) -> None:
+    """Refuse fields of `body` that are not built, unless their value changes nothing.
+
+    Raises:
+        UnsupportedFieldError: a field of `neutral` has a value that would change the answer.
+    """
+    for name, harmless in neutral.items():
+        value = getattr(body, name)
+        if value is not None and value not in harmless:
+            raise UnsupportedFieldError(name)
 
 
 def stop_texts(body: GenerationBody) -> tuple[str, ...]:
@@ -57,9 +67,10 @@ def wishes_of(
     prompt_scores: int | None = None,
     bound: Bound | None = None,
     shown_special_ids: tuple[int, ...] = (),
+    plan: CachePlan | None = None,
 ) -> Wishes:
     """Return what `body` wishes; the arguments are what the two kinds of body say differently."""
-    cache = body.cache or CacheOptions()
+    cache, plan = body.cache or CacheOptions(), plan or CachePlan(True)
     return Wishes(
         n_choices=body.n or 1,
         max_tokens=max_tokens,
@@ -81,8 +92,9 @@ def wishes_of(
         top_scores=top_scores,
         prompt_scores=prompt_scores,
         salt=body.cache_salt,
-        read_cache=cache.read is not False,
-        store_cache=cache.store is not False,
+        read_cache=plan.is_used and cache.read is not False,
+        store_cache=plan.is_used and cache.store is not False,
+        retain=plan.retain if cache.store is not False else (),
         priority=body.priority or 0,
         deadline_seconds=body.deadline_seconds,
     )

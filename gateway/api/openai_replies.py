@@ -2,35 +2,50 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import msgspec
 
+from gateway.api.obfuscation import obfuscated
 from gateway.api.openai_calls import ChatDelta, ChatMessage
-from gateway.api.openai_models import GenerationBody
+from gateway.api.openai_models import GenerationBody, StreamOptions
 from gateway.api.openai_scores import ChatScores, TextScores
 from gateway.http import data_frame
 from gateway.service import Served, Service
-from prefixcache.types import FinishReason, Usage
+from prefixcache.types import FinishReason, ModelInfo, Usage
 
-Reason = FinishReason | Literal["tool_calls"]
+Reason = Literal["stop", "length", "tool_calls"]
 
 _DONE = data_frame(b"[DONE]")
 
 
-class CachedDetails(msgspec.Struct, frozen=True):
-    """Which of the prompt's tokens were not computed for this request."""
+class PromptDetails(msgspec.Struct, frozen=True, kw_only=True):
+    """Which of the prompt's tokens were read from the cache, and which were left there."""
 
     cached_tokens: int
+    cache_write_tokens: int
+    audio_tokens: int = 0
 
 
-class UsageReply(msgspec.Struct, frozen=True):
+class CompletionDetails(msgspec.Struct, frozen=True, kw_only=True):
+    """Which of the output's tokens were no text: none."""
+
+    reasoning_tokens: int = 0
+    audio_tokens: int = 0
+    accepted_prediction_tokens: int = 0
+    rejected_prediction_tokens: int = 0
+
+
+class UsageReply(msgspec.Struct, frozen=True, kw_only=True):
     """OpenAI's account of tokens; `prompt_tokens` includes the cached ones."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
-    prompt_tokens_details: CachedDetails
+    prompt_tokens_details: PromptDetails
+    completion_tokens_details: CompletionDetails = CompletionDetails()
 
     @classmethod
     def of(cls, usage: Usage) -> UsageReply:
@@ -39,7 +54,9 @@ class UsageReply(msgspec.Struct, frozen=True):
             prompt_tokens=usage.prompt_tokens,
             completion_tokens=usage.output_tokens,
             total_tokens=usage.prompt_tokens + usage.output_tokens,
-            prompt_tokens_details=CachedDetails(usage.cached_tokens),
+            prompt_tokens_details=PromptDetails(
+                cached_tokens=usage.cached_tokens, cache_write_tokens=usage.written_tokens
+            ),
         )
 
 
@@ -77,9 +94,31 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     object: str
     created: int
     model: str
-    system_fingerprint: None = None
-    choices: list[ChatChoice] | list[ChatChunkChoice] | list[TextChoice]
+    system_fingerprint: str
+    service_tier: str | msgspec.UnsetType = msgspec.UNSET
+    metadata: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
     usage: UsageReply | msgspec.UnsetType | None = msgspec.UNSET
+
+
+class ChatReply(Reply, frozen=True, kw_only=True):
+    """A whole chat completion."""
+
+    object: str = "chat.completion"
+    choices: list[ChatChoice]
+
+
+class ChatChunk(Reply, frozen=True, kw_only=True):
+    """One event of a streamed chat completion."""
+
+    object: str = "chat.completion.chunk"
+    choices: list[ChatChunkChoice]
+
+
+class TextReply(Reply, frozen=True, kw_only=True):
+    """A whole completion, or one event of a streamed one."""
+
+    object: str = "text_completion"
+    choices: list[TextChoice]
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,18 +127,32 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     created: int
     model: str
+    fingerprint: str
+    service_tier: str | msgspec.UnsetType
+    metadata: dict[str, str] | msgspec.UnsetType
     include_usage: bool  # in a stream: whether chunks speak of usage
+    noise: Callable[[], str] | None  # in a stream: what hides the sizes of chunks
 
     @classmethod
     def of(cls, service: Service, served: Served, body: GenerationBody, *, prefix: str) -> Head:
         """Return the head of a new answer to `body`, with an id of its own after `prefix`."""
-        options = body.stream_options
+        options = body.stream_options or StreamOptions()
         return cls(
             id=f"{prefix}-{service.new_id()}",
             created=int(service.wall_clock()),
             model=served.name,
-            include_usage=bool(options and options.include_usage),
+            fingerprint=fingerprint_of(served.info),
+            service_tier=msgspec.UNSET if body.service_tier is None else "default",
+            metadata=msgspec.UNSET if body.metadata is None else body.metadata,
+            include_usage=bool(options.include_usage),
+            noise=service.new_id if options.include_obfuscation else None,
         )
+
+
+def fingerprint_of(info: ModelInfo) -> str:
+    """Return what stays the same as long as equal requests can give equal answers: one load."""
+    said = f"{info.load_id}\0{info.kv_format}\0{info.device}"
+    return f"fp_{hashlib.sha256(said.encode()).hexdigest()[:10]}"
 
 
 def no_usage(head: Head) -> msgspec.UnsetType | None:
@@ -107,7 +160,17 @@ def no_usage(head: Head) -> msgspec.UnsetType | None:
     return None if head.include_usage else msgspec.UNSET
 
 
-def write_ending(head: Head, kind: str, usage: Usage) -> bytes:
+def write_chunk(
+    head: Head,
+    kind: type[ChatChunk] | type[TextReply],
+    choice: ChatChunkChoice | TextChoice,
+) -> bytes:
+    """Return one piece of an answer as an event."""
+    data = write_reply(head, kind, [choice], no_usage(head))
+    return data_frame(data if head.noise is None else obfuscated(data, head.noise))
+
+
+def write_ending(head: Head, kind: type[ChatChunk] | type[TextReply], usage: Usage) -> bytes:
     """Return the chunk without choices, if usage was asked for, and the mark of the end."""
     if not head.include_usage:
         return _DONE
@@ -116,17 +179,19 @@ def write_ending(head: Head, kind: str, usage: Usage) -> bytes:
 
 def write_reply(
     head: Head,
-    kind: str,
-    choices: list[ChatChoice] | list[ChatChunkChoice] | list[TextChoice],
+    kind: type[ChatReply] | type[ChatChunk] | type[TextReply],
+    choices: Sequence[ChatChoice | ChatChunkChoice | TextChoice],
     usage: UsageReply | msgspec.UnsetType | None,
 ) -> bytes:
-    """Return the object around `choices` as JSON."""
-    reply = Reply(
+    """Return the object around `choices`, which are those of its kind, as JSON."""
+    reply = kind(
         id=head.id,
-        object=kind,
         created=head.created,
         model=head.model,
-        choices=choices,
+        system_fingerprint=head.fingerprint,
+        service_tier=head.service_tier,
+        metadata=head.metadata,
+        choices=choices,  # type: ignore[arg-type]  # one kind has one kind of choices
         usage=usage,
     )
     return msgspec.json.encode(reply)

@@ -11,17 +11,19 @@ from gateway.api.choice_text import ChoiceText
 from gateway.api.openai_calls import ChatDelta, delta_of, message_of
 from gateway.api.openai_replies import (
     ChatChoice,
+    ChatChunk,
     ChatChunkChoice,
+    ChatReply,
     Head,
     Reason,
     TextChoice,
+    TextReply,
     UsageReply,
-    no_usage,
+    write_chunk,
     write_ending,
     write_reply,
 )
 from gateway.api.openai_scores import ChatScores, TextScores, chat_scores, text_scores
-from gateway.http import data_frame
 from prefixcache.text import TokenBytes
 from prefixcache.types import (
     Delta,
@@ -77,12 +79,12 @@ class ChatShape:
 
     def ending(self, usage: Usage) -> bytes:
         """Return the chunk without choices, if usage was asked for, and the mark of the end."""
-        return write_ending(self._head, "chat.completion.chunk", usage)
+        return write_ending(self._head, ChatChunk, usage)
 
     def whole(self, choices: list[Choice], usage: Usage) -> bytes:
         """Return the whole answer."""
         written = [self._whole(index, choice) for index, choice in enumerate(choices)]
-        return write_reply(self._head, "chat.completion", written, UsageReply.of(usage))
+        return write_reply(self._head, ChatReply, written, UsageReply.of(usage))
 
     def _whole(self, index: int, choice: Choice) -> ChatChoice:
         text = self._texts[index]
@@ -94,12 +96,13 @@ class ChatShape:
         return chat_scores(scores, self._tokens) if self._with_scores else None
 
     def _chunk(self, choice: ChatChunkChoice) -> bytes:
-        head = self._head
-        return data_frame(write_reply(head, "chat.completion.chunk", [choice], no_usage(head)))
+        return write_chunk(self._head, ChatChunk, choice)
 
 
 def _reason(text: ChoiceText, reason: FinishReason) -> Reason:
-    return "tool_calls" if text.has_calls and reason is FinishReason.STOP else reason
+    if reason is FinishReason.LENGTH:
+        return "length"
+    return "tool_calls" if text.has_calls else "stop"
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,12 +144,12 @@ class TextShape:
 
     def ending(self, usage: Usage) -> bytes:
         """Return the chunk without choices, if usage was asked for, and the mark of the end."""
-        return write_ending(self._head, "text_completion", usage)
+        return write_ending(self._head, TextReply, usage)
 
     def whole(self, choices: list[Choice], usage: Usage) -> bytes:
         """Return the whole answer."""
         written = [self._whole(index, choice) for index, choice in enumerate(choices)]
-        return write_reply(self._head, "text_completion", written, UsageReply.of(usage))
+        return write_reply(self._head, TextReply, written, UsageReply.of(usage))
 
     def _whole(self, index: int, choice: Choice) -> TextChoice:
         echo = None if self._echoes is None else self._echoes[index]
@@ -167,5 +170,4 @@ class TextShape:
         return found
 
     def _chunk(self, choice: TextChoice) -> bytes:
-        head = self._head
-        return data_frame(write_reply(head, "text_completion", [choice], no_usage(head)))
+        return write_chunk(self._head, TextReply, choice)

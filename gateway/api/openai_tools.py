@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from gateway.api.tool_use import Function, JsonObject, ToolFields
+from gateway.api.tool_use import Function, JsonObject, ToolFields, allowed_fields
 from gateway.api.wishes import Bound
 from gateway.errors import InvalidRequestError
 
@@ -36,14 +36,28 @@ class FunctionName(msgspec.Struct, frozen=True, kw_only=True):
     name: Name
 
 
-class NamedTool(msgspec.Struct, frozen=True, kw_only=True):
+class NamedTool(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="function"):
     """A tool choice that is one function."""
 
-    type: Literal["function"]
     function: FunctionName
 
 
-ToolChoice = Literal["none", "auto", "required"] | NamedTool
+class AllowedList(msgspec.Struct, frozen=True, kw_only=True):
+    """Some of the tools, and whether one of them has to be called."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedTool], Meta(min_length=1)]
+
+
+class AllowedTools(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="allowed_tools"
+):
+    """A tool choice that is some of the tools. The prompt keeps all, so that it stays cached."""
+
+    allowed_tools: AllowedList
+
+
+ToolChoice = Literal["none", "auto", "required"] | NamedTool | AllowedTools
 
 
 def tool_fields(
@@ -53,15 +67,29 @@ def tool_fields(
     is_parallel: bool,
     bound: Bound | None,
 ) -> ToolFields:
-    """Return what a body says of tools. Raises InvalidRequestError: a tool is malformed."""
-    is_named = isinstance(choice, NamedTool)
-    return ToolFields(
-        functions=_functions(tools),
-        choice="required" if isinstance(choice, NamedTool) else choice,
-        only=[choice.function.name] if isinstance(choice, NamedTool) else (),
-        is_single=is_named or not is_parallel,
-        bound=bound,
-    )
+    """Return what a body says of tools.
+
+    Raises:
+        InvalidRequestError: a tool is malformed, or some are allowed that cannot be.
+    """
+    functions = _functions(tools)
+    match choice:
+        case NamedTool(function=function):
+            return ToolFields(
+                functions=functions,
+                choice="required",
+                only=[function.name],
+                is_single=True,
+                bound=bound,
+            )
+        case AllowedTools(allowed_tools=allowed):
+            names = [tool.function.name for tool in allowed.tools]
+            is_single = not is_parallel
+            return allowed_fields(functions, names, allowed.mode, is_single=is_single, bound=bound)
+        case _:
+            return ToolFields(
+                functions=functions, choice=choice, is_single=not is_parallel, bound=bound
+            )
 
 
 def _functions(tools: Sequence[JsonObject]) -> dict[str, Function]:

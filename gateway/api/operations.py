@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import msgspec
 from aiohttp import hdrs, web
 
 from gateway.http import SERVICE, json_response
 from gateway.metrics import CONTENT_TYPE
+from gateway.routes import READ_ERRORS, Route
+
+DIALECT = "operations"
+
+
+class Status(msgspec.Struct, frozen=True):
+    """How the server is."""
+
+    status: str
 
 
 async def show_health(request: web.Request) -> web.Response:
     """Answer 200: the process lives, whatever the model does."""
-    return json_response(b'{"status":"alive"}')
+    return json_response(msgspec.json.encode(Status("alive")))
 
 
 async def show_readiness(request: web.Request) -> web.Response:
     """Answer 200 while requests are taken, else the 503 that they would get."""
     request.app[SERVICE].served()
-    return json_response(b'{"status":"ready"}')
+    return json_response(msgspec.json.encode(Status("ready")))
 
 
 async def show_metrics(request: web.Request) -> web.Response:
@@ -25,8 +35,30 @@ async def show_metrics(request: web.Request) -> web.Response:
     return web.Response(body=exposition, headers={hdrs.CONTENT_TYPE: CONTENT_TYPE})
 
 
-def add_operations_routes(router: web.UrlDispatcher) -> None:
-    """Add the three routes."""
-    router.add_get("/health", show_health)
-    router.add_get("/ready", show_readiness)
-    router.add_get("/metrics", show_metrics)
+OPERATIONS_ROUTES = (
+    Route(
+        method=hdrs.METH_GET,
+        path="/health",
+        handler=show_health,
+        summary="Tell that the process lives.",
+        dialect=DIALECT,
+        answer=Status,
+        errors=(),
+    ),
+    Route(
+        method=hdrs.METH_GET,
+        path="/ready",
+        handler=show_readiness,
+        summary="Tell whether requests are taken now.",
+        dialect=DIALECT,
+        answer=Status,
+        errors=(*READ_ERRORS, 503),
+    ),
+    Route(
+        method=hdrs.METH_GET,
+        path="/metrics",
+        handler=show_metrics,
+        summary="Give the metrics in Prometheus's text format.",
+        dialect=DIALECT,
+    ),
+)

@@ -105,3 +105,32 @@ def _calls(
         strict=[name for name, function in functions.items() if function.strict],
         otherwise=otherwise,
     )
+
+
+def allowed_fields(
+    functions: Mapping[str, Function],
+    names: Sequence[str],
+    mode: Literal["auto", "required"],
+    *,
+    is_single: bool,
+    bound: Bound | None,
+) -> ToolFields:
+    """Return what a body says that allows only some of its tools.
+
+    The prompt keeps all of them, so that it stays cached; a grammar holds the model to those that
+    are allowed, and so needs a call to be required.
+
+    Raises:
+        InvalidRequestError: a tool is allowed that is not there, or `auto` leaves some out.
+    """
+    missing = next((name for name in names if name not in functions), None)
+    if missing is not None:
+        raise InvalidRequestError(f"tool_choice: there is no tool named {missing!r}", "tool_choice")
+    if mode == "auto" and set(names) != set(functions):
+        raise InvalidRequestError(
+            "tool_choice: the mode auto cannot keep a model from tools that it is shown; require"
+            " a call, or leave those tools out",
+            "tool_choice",
+        )
+    only = tuple(names) if mode == "required" else ()
+    return ToolFields(functions=functions, choice=mode, only=only, is_single=is_single, bound=bound)

@@ -29,10 +29,8 @@ from prefixcache.types import Event, GenerationRequest
 from prefixcache.wire import (
     HEADER,
     Cancel,
-    LoadAdapter,
     Progress,
     Ready,
-    Reload,
     Start,
     StartFailed,
     Step,
@@ -40,7 +38,6 @@ from prefixcache.wire import (
     Submit,
     ToGateway,
     ToWorker,
-    UnloadAdapter,
     decode_to_worker,
     encode,
     payload_length,
@@ -129,12 +126,12 @@ class Worker:
                 self._submit(request)
             case Cancel(request_id):
                 self._engine.cancel(request_id)
-            case LoadAdapter() | UnloadAdapter() | Reload():
-                self._changes.make(message)
             case Stop():
                 self._is_stopping = True
             case Start():
                 logger.error("a second start message is ignored")
+            case _:
+                self._changes.make(message)
 
     def _submit(self, request: GenerationRequest) -> None:
         try:

@@ -1,7 +1,8 @@
 """Text in and out: chat templates, tokenizing, incremental detokenizing, stop strings."""
 
-from prefixcache.text.chat import MarkedPrompt, PromptEncoder
+from prefixcache.text.chat import ChatPrompt, MarkedPrompt, PromptEncoder
 from prefixcache.text.detokenize import IncrementalDetokenizer
+from prefixcache.text.history import History, KnownStart
 from prefixcache.text.marks import Mark
 from prefixcache.text.output import OutputText
 from prefixcache.text.stops import StopMatcher
@@ -10,8 +11,11 @@ from prefixcache.text.token_bytes import TokenBytes
 from prefixcache.text.tokenizer import Tokenizer
 
 __all__ = [
+    "ChatPrompt",
     "ChatTemplate",
+    "History",
     "IncrementalDetokenizer",
+    "KnownStart",
     "Mark",
     "MarkedPrompt",
     "OutputText",

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from prefixcache.errors import PromptTooLongError, TemplateError
 from prefixcache.text.control import ControlTokens, Message
+from prefixcache.text.history import History
 from prefixcache.text.marks import Mark, fixed_tokens
 from prefixcache.text.template import ChatTemplate, Clock
 from prefixcache.text.tokenizer import Tokenizer
@@ -45,19 +46,44 @@ class PromptEncoder:
         tools: Sequence[object] | None = None,
         order_tool_keys: bool = False,
         continue_last: bool = False,
+        add_generation_prompt: bool = True,
         max_characters: int | None = None,
     ) -> list[int]:
-        """Return the ids of a conversation, up to where the assistant's next turn begins.
+        """Return the ids of a conversation. Arguments, errors and cost are those of `prompt`."""
+        prompt = self.prompt(
+            messages,
+            tools=tools,
+            order_tool_keys=order_tool_keys,
+            continue_last=continue_last,
+            add_generation_prompt=add_generation_prompt,
+            max_characters=max_characters,
+        )
+        return prompt.token_ids
+
+    def prompt(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[object] | None = None,
+        order_tool_keys: bool = False,
+        continue_last: bool = False,
+        add_generation_prompt: bool = True,
+        max_characters: int | None = None,
+        history: History | None = None,
+    ) -> ChatPrompt:
+        """Return a conversation's prompt, up to where the assistant's next turn begins.
 
         With `continue_last` the last message is the assistant's and not over: the prompt ends
-        with its content, white space and all.
+        with its content, white space and all. Without `add_generation_prompt` it ends where the
+        last message does.
 
         No message is dropped or moved. The role `developer` is read as `system`. A content
         that is a list of text parts is their texts, joined with nothing between. Fields that
         are None are left out. With `order_tool_keys`, tools that differ in the order of keys alone
         give the same ids. Special tokens are those that the template writes, and whatever
         spells a control token in messages or tools is encoded as plain text; without such
-        spellings the ids are those of transformers' `apply_chat_template`.
+        spellings the ids are those of transformers' `apply_chat_template`. Where the prompt begins
+        with a text that `history` knows, it begins with the ids that this text was.
 
         Raises:
             PromptTooLongError: all texts together, or what the template makes of them, have more
@@ -77,13 +103,16 @@ class PromptEncoder:
             guarded = self._control.guarded(prepared, tools)
         except RecursionError as error:
             raise TemplateError("messages or tools are nested too deeply") from error
+        render = self._continued if continue_last else self._template.render
         if guarded is None:
-            prompt = self._rendered(prepared, tools, continue_last=continue_last)
+            prompt = render(prepared, tools=tools, add_generation_prompt=add_generation_prompt)
             _check(len(prompt), max_characters)
-            return self.tokenizer.encode(prompt, add_special_tokens=False)
-        prompt = self._rendered(guarded.messages, guarded.tools, continue_last=continue_last)
+            return ChatPrompt(self._encoded(prompt, None, history), prompt)
+        prompt = render(
+            guarded.messages, tools=guarded.tools, add_generation_prompt=add_generation_prompt
+        )
         _check(len(prompt) - prompt.count(guarded.mark), max_characters)
-        return self._control.encode(prompt, guarded.mark)
+        return ChatPrompt(self._encoded(prompt, guarded.mark, history), prompt, guarded.mark)
 
     def marked_chat(
         self,
@@ -94,28 +123,38 @@ class PromptEncoder:
         order_tool_keys: bool = False,
         continue_last: bool = False,
         max_characters: int | None = None,
+        history: History | None = None,
     ) -> MarkedPrompt:
         """Return the ids of a conversation and how many of them each of `marks` fixes.
 
-        Raises: as `chat`.
+        Raises: as `prompt`.
 
-        Cost: as `chat`, and for each mark that of the conversation up to it.
+        Cost: as `prompt`, and for each different mark that of the conversation up to it.
         """
-        ids = self.chat(
+        prompt = self.prompt(
             messages,
             tools=tools,
             order_tool_keys=order_tool_keys,
             continue_last=continue_last,
             max_characters=max_characters,
+            history=history,
         )
 
         def encode(other: Sequence[Message], tools: Sequence[object] | None) -> list[int]:
-            return self.chat(other, tools=tools, order_tool_keys=order_tool_keys)
+            cut = self.prompt(other, tools=tools, order_tool_keys=order_tool_keys, history=history)
+            return cut.token_ids
 
-        fixed = (fixed_tokens(ids, messages, tools, mark, encode) for mark in marks)
-        return MarkedPrompt(ids, tuple(fixed))
+        ids = prompt.token_ids
+        fixed = {mark: fixed_tokens(ids, messages, tools, mark, encode) for mark in set(marks)}
+        return MarkedPrompt(*prompt, tuple(fixed[mark] for mark in marks))
 
-    def text(self, text: str, *, max_characters: int | None = None) -> list[int]:
+    def text(
+        self,
+        text: str,
+        *,
+        max_characters: int | None = None,
+        add_special_tokens: bool = True,
+    ) -> list[int]:
         """Return the ids of a plain prompt, with the tokens that the model puts around any text.
 
         It is trusted: spellings of control tokens in it are control tokens.
@@ -125,18 +164,27 @@ class PromptEncoder:
             TextError: `text` holds half of a surrogate pair.
         """
         _check(len(text), max_characters)
-        return self.tokenizer.encode(text)
+        return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
-    def _rendered(
+    def _encoded(self, prompt: str, mark: str | None, history: History | None) -> list[int]:
+        known: list[int] = []
+        if history is not None:
+            places = [start for start, _ in self.tokenizer.added_places(prompt)]
+            start = history.longest(prompt, places, mark)
+            if start is not None:
+                known, prompt = list(start.token_ids), prompt[len(start.text) :]
+        if mark is None:
+            return known + self.tokenizer.encode(prompt, add_special_tokens=False)
+        return known + self._control.encode(prompt, mark)
+
+    def _continued(
         self,
         messages: Sequence[Message],
-        tools: Sequence[object] | None,
         *,
-        continue_last: bool,
+        tools: Sequence[object] | None,
+        add_generation_prompt: bool,
     ) -> str:
-        """Return the prompt's text; a turn that goes on is cut off where its content ends."""
-        if not continue_last:
-            return self._template.render(messages, tools=tools)
+        """Return the text of a prompt that is cut off where its last content ends."""
         *before, last = messages
         if last.get("role") != "assistant":
             raise TemplateError("only a turn of the assistant's can go on")
@@ -148,10 +196,20 @@ class PromptEncoder:
         return prompt[: prompt.rindex(end)]
 
 
-class MarkedPrompt(NamedTuple):
-    """A prompt, and how many of its tokens are fixed by what comes before each mark."""
+class ChatPrompt(NamedTuple):
+    """A conversation's prompt: its ids, and the text that they were made of."""
 
     token_ids: list[int]
+    text: str
+    mark: str | None = None  # a character that breaks up what must stay text in it
+
+
+class MarkedPrompt(NamedTuple):
+    """The same, and how many of its tokens are fixed by what comes before each mark."""
+
+    token_ids: list[int]
+    text: str
+    mark: str | None
     fixed_tokens: tuple[int, ...]
 
 

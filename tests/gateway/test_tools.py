@@ -167,6 +167,35 @@ async def test_a_named_tool_is_called(gateway: Gateway, stream: bool) -> None:
         assert set(json.loads(arguments)) == {"city", "days"}
 
 
+@pytest.mark.parametrize("path", ["chat", "responses"])
+async def test_only_allowed_tools_are_called(gateway: Gateway, path: str) -> None:
+    """The prompt has all tools; a required call is of an allowed one, and auto is refused."""
+    create: Any = gateway.openai.chat.completions.create
+    names: Any = [{"type": "function", "function": {"name": "weather"}}]
+    fields: Any = {"messages": MESSAGES, "tools": [WEATHER, CLOCK]}
+    if path == "responses":
+        create = gateway.openai.responses.create
+        names = [{"type": "function", "name": "weather"}]
+        tools = [{"type": "function", **each["function"]} for each in (WEATHER, CLOCK)]
+        fields = {"input": "hello", "tools": tools}
+
+    def choice(mode: str) -> Any:
+        allowed = {"mode": mode, "tools": names}
+        return {"type": "allowed_tools"} | (
+            {"allowed_tools": allowed} if path == "chat" else allowed
+        )
+
+    for seed in range(3):
+        options: Any = {"tool_choice": choice("required"), "parallel_tool_calls": False}
+        reply = await create(model=MODEL, **fields, **options, extra_body={"seed": seed})
+        calls = reply.output if path == "responses" else reply.choices[0].message.tool_calls
+        found = calls[0].name if path == "responses" else calls[0].function.name
+        assert found == "weather"
+    with pytest.raises(openai.BadRequestError, match="auto") as caught:
+        await create(model=MODEL, **fields, tool_choice=choice("auto"))
+    assert caught.value.param == "tool_choice"
+
+
 async def test_some_tool_must_be_called(gateway: Gateway) -> None:
     """With tool_choice required there is always a call, of any of the tools."""
     names = set()

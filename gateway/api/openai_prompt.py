@@ -1,0 +1,67 @@
+"""A conversation as the prompt that the model reads, with the places that are worth keeping."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gateway.api.calls import Origin, Prompts, prompt_of
+from gateway.api.openai_cache import MAX_BREAKPOINTS, Lifetime, Marked
+from gateway.api.openai_messages import Place
+from gateway.errors import InvalidRequestError
+from gateway.own_answers import Scope
+from gateway.service import Served, Service
+from prefixcache.errors import TemplateError
+from prefixcache.text import Mark
+
+
+@dataclass(frozen=True, slots=True)
+class ReadChat:
+    """A conversation's prompt, and its cache breakpoints in prompt order."""
+
+    prompts: Prompts
+    breakpoints: tuple[Marked, ...]
+
+    @property
+    def n_tokens(self) -> int:
+        """How long the prompt is."""
+        return len(self.prompts.token_ids[0])
+
+
+def read_chat(
+    messages: Sequence[Mapping[str, object]],
+    tools: Sequence[object],
+    breakpoints: Mapping[Place, Lifetime | None],
+    *,
+    service: Service,
+    served: Served,
+    scope: Scope,
+    param: str,
+) -> ReadChat:
+    """Return the prompt of a conversation that came in the field `param`.
+
+    An answer of ours in it is read in the tokens that it was said in, if `scope` has it.
+    Of its breakpoints only as many are found as can count, the latest.
+
+    Raises:
+        ContextLengthError: it has more characters than the model's context could hold.
+        InvalidRequestError: the model's template refuses it, in the template's words.
+    """
+    history = service.history(scope)
+    latest = list(breakpoints.items())[-MAX_BREAKPOINTS:]  # each costs as much as its prompt
+    with prompt_of(param, served):
+        try:
+            prompt = served.encoder.marked_chat(
+                messages,
+                [Mark(*place) for place, _ in latest],
+                tools=tools or None,
+                order_tool_keys=service.config.order_tool_keys,
+                max_characters=served.max_characters,
+                history=history,
+            )
+        except TemplateError as error:
+            raise InvalidRequestError(f"{param}: {error}", param) from error
+    marked = zip(prompt.fixed_tokens, latest, strict=True)
+    found = tuple(Marked(n_tokens, ttl) for n_tokens, (_, ttl) in marked)
+    origin = None if history is None else Origin(history, prompt.text, prompt.mark)
+    return ReadChat(Prompts(param, [prompt.token_ids], origin), found)

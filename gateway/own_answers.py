@@ -1,0 +1,171 @@
+"""Answers of this gateway's own that come back in a conversation: read as they were generated.
+
+What is remembered is a whole prompt with its answer behind it, as text and as tokens. A later
+prompt that begins with this text, to the letter, begins with these tokens; so nothing has to be
+known of how a template writes an answer, and one that it rewrites is simply not found.
+Design: prefixcache/design/0026-own-answers.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from gateway.memory import TenantMemory
+from prefixcache.index import pack, unpack
+from prefixcache.text import KnownStart, Tokenizer
+from prefixcache.types import Delta, Event, Finished, GenerationRequest
+
+_UNREADABLE = "\ufffd"  # stands for bytes that are no text, and so for different tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """A prompt and its answer."""
+
+    text: str
+    token_ids: bytes  # packed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """Whose conversations may go on from each other; within one tenant a salt separates them."""
+
+    tenant: str
+    adapter: str | None
+    salt: str | None
+
+    def key(self, digest: str) -> str:
+        """Return the key of a text in this scope. No two scopes share one."""
+        parts = (self.adapter, self.salt)
+        typed = "".join("-" if part is None else f"{len(part)}:{part}" for part in parts)
+        return f"{typed}/{digest}"
+
+
+class OwnAnswers:
+    """The answers of all tenants, each one's own. Safe to use from many threads at once."""
+
+    def __init__(self, memory: TenantMemory[Remembered]) -> None:
+        self._memory = memory
+
+    def remember(
+        self, scope: Scope, text: str, token_ids: bytes, *, mark: str | None = None
+    ) -> None:
+        """Remember what a prompt and its answer said, and in which tokens.
+
+        Args:
+            scope: who may go on from it.
+            text: both of them; `mark` breaks up what must stay text in it.
+            token_ids: packed, of both.
+        """
+        digest = _Digest(mark)
+        digest.add(text)
+        found = Remembered(text, token_ids)
+        n_bytes = len(text.encode("utf-8", "surrogatepass")) + len(token_ids)
+        self._memory.put(scope.tenant, scope.key(digest.value()), found, n_bytes=n_bytes)
+
+    def longest(
+        self, scope: Scope, text: str, places: Sequence[int], mark: str | None
+    ) -> Remembered | None:
+        """Return the longest remembered text that `text` has before one of `places`.
+
+        Cost: linear in the text.
+        """
+        digest, done = _Digest(mark), 0
+        candidates: list[Remembered] = []
+        for place in places:
+            digest.add(text[done:place])
+            done = place
+            found = self._memory.get(scope.tenant, scope.key(digest.value()))
+            if found is not None:
+                candidates.append(found)
+        known = (found for found in reversed(candidates) if text.startswith(found.text))
+        return next(known, None)
+
+
+@dataclass(frozen=True, slots=True)
+class ScopedHistory:
+    """What a scope's prompts may begin with: a `History` for the text side."""
+
+    answers: OwnAnswers
+    scope: Scope
+
+    def longest(self, text: str, places: Sequence[int], mark: str | None) -> KnownStart | None:
+        """See `History`."""
+        found = self.answers.longest(self.scope, text, places, mark)
+        return None if found is None else KnownStart(found.text, unpack(found.token_ids))
+
+
+@dataclass(slots=True)
+class _Answer:
+    pieces: list[str] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+
+
+class Recorder:
+    """Listens to one call's events and remembers each answer that is whole."""
+
+    def __init__(
+        self,
+        history: ScopedHistory,
+        text: str,
+        mark: str | None,
+        requests: Sequence[GenerationRequest],
+        tokenizer: Tokenizer,
+    ) -> None:
+        """Listen to the answers to one prompt.
+
+        Args:
+            history: where they are remembered.
+            text, mark: the prompt's, as it was encoded.
+            requests: one for each answer.
+            tokenizer: tells what their tokens say.
+        """
+        self._history = history
+        self._text = text
+        self._mark = mark
+        self._requests = requests
+        self._tokenizer = tokenizer
+        self._answers = [_Answer() for _ in requests]
+
+    def observe(self, index: int, event: Event) -> None:
+        """Take the next event of request `index` into account."""
+        answer = self._answers[index]
+        match event:
+            case Delta(text=text, token_ids=token_ids):
+                answer.pieces.append(text)
+                answer.token_ids += token_ids
+            case Finished(stop=None):
+                self._remember(self._requests[index], answer)
+            case _:
+                pass
+
+    def _remember(self, request: GenerationRequest, answer: _Answer) -> None:
+        text, ids = "".join(answer.pieces), answer.token_ids
+        if not text or _UNREADABLE in text or (self._mark and self._mark in text):
+            return
+        if self._tokenizer.decode(ids, skip_special_tokens=False) != text:
+            return  # a special token that was not shown, or text that was cut
+        self._history.answers.remember(
+            self._history.scope,
+            self._text + text,
+            request.token_ids + pack(ids),
+            mark=self._mark,
+        )
+
+
+class _Digest:
+    """Names a text that grows. One with marks in it has another name than one without."""
+
+    def __init__(self, mark: str | None) -> None:
+        self._mark = mark
+        self._hash = hashlib.blake2b(digest_size=16)
+        self._has_mark = False
+
+    def add(self, text: str) -> None:
+        self._has_mark |= self._mark is not None and self._mark in text
+        self._hash.update(text.encode("utf-8", "surrogatepass"))
+
+    def value(self) -> str:
+        return f"{self._mark if self._has_mark else ''}{self._hash.hexdigest()}"
