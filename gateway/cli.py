@@ -6,26 +6,27 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn, TypeVar, get_args
+from typing import NoReturn, get_args
 
 import click
-import msgspec
 
 from gateway.backends.base import Backend
 from gateway.backends.echo import EchoBackend
 from gateway.backends.local import LocalBackend
-from gateway.config import GatewayConfig, Settings, load_config, parse_bytes
+from gateway.config import GatewayConfig, Settings, parse_bytes
 from gateway.errors import BadModelError, GatewayError
 from gateway.lazy import LazyGroup
 from gateway.metrics import Metrics
 from gateway.server import StopSignals, serve
+from gateway.settings import Sources
+from gateway.usage_db import UsageDb, UsageFileError, state_file
 from prefixcache.config import DType, EngineConfig, PolicyName, SpeculationName, WeightsName
 from prefixcache.errors import ConfigError, ModelError, PrefixCacheError, TraceError
 
-_T = TypeVar("_T", bound=msgspec.Struct)
+_log = logging.getLogger(__name__)
 _BAD_INPUT = 2
 _CANNOT_START = 1
 _SPIN_COUNT = "1000"  # prefixcache/design/0005-short-spinning.md
@@ -55,6 +56,16 @@ class BackendFactory:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """What one server is made of."""
+
+    settings: Settings
+    make_backend: BackendFactory
+    usage_db: UsageDb
+    read_again: Callable[[], Settings] | None  # None: there is no file that could have changed
+
+
 def read_amount(
     context: click.Context, parameter: click.Parameter, amount: str | None
 ) -> int | None:
@@ -82,7 +93,13 @@ def read_adapters(
 
 @click.group(
     cls=LazyGroup,
-    later={"bench": "gateway.bench:bench", "plan": "gateway.plan:plan"},
+    later={
+        "bench": "gateway.bench:bench",
+        "plan": "gateway.plan:plan",
+        "replay": "gateway.replay:replay_command",
+        "tenants": "gateway.cli_tenants:tenants",
+        "usage": "gateway.cli_usage:usage",
+    },
     epilog="Example: prefixcache serve --port 8000",
 )
 def commands() -> None:
@@ -100,7 +117,8 @@ def commands() -> None:
     "--config",
     "config_file",
     type=click.Path(path_type=Path),
-    help="TOML file with the tables [server] and [engine]; flags win over it.",
+    help="TOML file with the tables [server], [engine], [tenants.NAME] and [admin]; flags and"
+    " variables such as PREFIXCACHE_SERVER__PORT win over it.",
 )
 @click.option("--served-model-name", help="What clients call the model.  [default: its own name]")
 @click.option(
@@ -164,14 +182,20 @@ def serve_command(
 
     Prints one line on standard output when it answers: ready http://HOST:PORT
     """
-    settings = _settings(config_file, flags)
+    sources = _sources(config_file, flags)
+    settings = sources.read()
     logging.basicConfig(
         stream=sys.stderr,
         level=log_level.upper(),
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
-    factory = BackendFactory(backend, settings)
-    _leave(asyncio.run(_serve(settings.server, factory, follows_stdin=until_stdin_ends)))
+    serving = Serving(
+        settings,
+        BackendFactory(backend, settings),
+        _usage_db(settings),
+        None if config_file is None else sources.read,
+    )
+    _leave(asyncio.run(_serve(serving, follows_stdin=until_stdin_ends)))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -191,12 +215,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.exit(code)
 
 
-async def _serve(config: GatewayConfig, factory: BackendFactory, *, follows_stdin: bool) -> int:
+async def _serve(serving: Serving, *, follows_stdin: bool) -> int:
     signals = StopSignals()
     signals.listen()
     if follows_stdin:
         signals.follow(sys.stdin.fileno())
-    return await serve(config, factory, announce=_announce, signals=signals)
+    return await serve(
+        serving.settings,
+        serving.make_backend,
+        announce=_announce,
+        signals=signals,
+        usage_db=serving.usage_db,
+        read_again=serving.read_again,
+    )
 
 
 def _announce(url: str) -> None:
@@ -207,27 +238,41 @@ def _say(text: str) -> None:
     click.echo(text, err=True)
 
 
-def _settings(config_file: Path | None, flags: dict[str, object]) -> Settings:
-    """Return the file's settings with the flags that were given laid over them."""
-    read = Settings() if config_file is None else load_config(config_file)
+def _sources(config_file: Path | None, flags: dict[str, object]) -> Sources:
+    """Return where the settings are read from: the flags that were given, and what they cover."""
     given = {name: value for name, value in flags.items() if value is not None}
     if given.pop("no_prefix_cache"):
         given["prefix_cache"] = False
     if "kv_memory" in given:
         given["kv_memory_bytes"] = given.pop("kv_memory")
-    if isinstance(adapters := given.get("adapters"), dict):
-        given["adapters"] = {**read.engine.adapters, **adapters}
-    return Settings(
-        server=_overlaid(read.server, given, GatewayConfig),
-        engine=_overlaid(read.engine, given, EngineConfig),
+    tables = {"server": GatewayConfig, "engine": EngineConfig}
+    return Sources(
+        file=config_file,
+        env=os.environ,
+        flags={
+            table: {name: given[name] for name in kind.__struct_fields__ if name in given}
+            for table, kind in tables.items()
+        },
     )
 
 
-def _overlaid(config: _T, given: dict[str, object], kind: type[_T]) -> _T:
-    names = kind.__struct_fields__
-    return msgspec.structs.replace(
-        config, **{name: value for name, value in given.items() if name in names}
-    )
+def _usage_db(settings: Settings) -> UsageDb:
+    """Open the tenants' accounts.
+
+    Raises:
+        ConfigError: the file that is set, or that a quota needs, cannot be used.
+    """
+    place = settings.server.usage_db
+    if place == "off":
+        return UsageDb.open(None)
+    try:
+        return UsageDb.open(state_file(os.environ) if place == "auto" else Path(place))
+    except UsageFileError as error:
+        has_quota = any(tenant.tokens_per_month for tenant in settings.tenants.values())
+        if place != "auto" or has_quota:
+            raise ConfigError("usage_db", place, str(error)) from error
+        _log.warning("accounts of usage are kept in memory alone: %s", error)
+        return UsageDb.open(None)
 
 
 def _leave(code: int) -> NoReturn:

@@ -1,14 +1,16 @@
-"""Settings of the gateway: one frozen object, read from TOML and flags and checked once."""
+"""Settings of the gateway: frozen objects, checked as they are made."""
 
 from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import msgspec
 
 from gateway.hosts import is_loopback
+from gateway.tenants import DEFAULT_TENANT, TenantConfig, check_hashes
 from prefixcache.config import EngineConfig
 from prefixcache.errors import ConfigError
 
@@ -36,8 +38,10 @@ _AT_LEAST_ZERO = (
     "max_tools",
     "max_stop",
     "max_stop_token_ids",
+    "max_cached_contents",
     "max_logit_bias",
     "max_encoding_requests",
+    "max_tenant_labels",
     "max_kept_bytes",
     "max_kept_tenant_bytes",
     "max_own_answers_bytes",
@@ -69,8 +73,10 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     max_messages: int = 2048  # of one conversation
     max_tools: int = 256
     order_tool_keys: bool = True  # tools that differ in key order alone share their prefix
+    keep_billing_line: bool = False  # that a coding client puts before its system prompt
     max_stop: int = 4  # stop strings of one request
     max_stop_token_ids: int = 128
+    max_cached_contents: int = 64  # that one tenant keeps under a name
     max_logit_bias: int = 1024  # tokens of one request that are biased
     max_stream_bytes: int = 2**20  # output that waits for one client before it is dropped
     max_kept_bytes: int = 256 * 2**20  # responses that are kept to be looked up; 0: none
@@ -89,6 +95,8 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     worker_step_seconds: float = 300.0  # a step that takes longer: it hangs as well
     encode_threads: int = 2  # for bodies, templates and tokenizing
     max_encoding_requests: int = 64  # that wait for such a thread
+    usage_db: str = "auto"  # a file; auto: in the state directory; off: in memory alone
+    max_tenant_labels: int = 50  # tenants with metrics of their own; the rest are one, "other"
 
     def __post_init__(self) -> None:
         for setting in _AT_LEAST_ONE:
@@ -102,13 +110,14 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             raise ConfigError("port", self.port, "must be from 0 to 65535")
         if self.served_model_name == "":
             raise ConfigError("served_model_name", "", "must not be empty")
-        if not is_loopback(self.host):
-            raise ConfigError(
-                "host",
-                self.host,
-                "no API keys are configured, so only a loopback address (127.0.0.1, ::1,"
-                " localhost) may be bound",
-            )
+        if not self.usage_db:
+            raise ConfigError("usage_db", "", "must be a file, auto or off")
+
+
+class AdminConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Who may use the admin routes and read the metrics."""
+
+    key_hashes: tuple[str, ...] = ()  # as `prefixcache tenants new-key` prints them
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -116,22 +125,86 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     server: GatewayConfig = msgspec.field(default_factory=GatewayConfig)
     engine: EngineConfig = msgspec.field(default_factory=EngineConfig)
+    tenants: dict[str, TenantConfig] = {}
+    admin: AdminConfig = AdminConfig()
+
+    def __post_init__(self) -> None:
+        check_hashes("admin.key_hashes", self.admin.key_hashes)
+        for name, tenant in self.tenants.items():
+            tenant.check(name)
+        require_keys_of_their_own(self)
+        if not self.has_keys:
+            self._check_open()
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether any key is configured, so that every request must bring one."""
+        return any(True for _ in key_hashes(self))
+
+    def _check_open(self) -> None:
+        """Refuse what a server without keys cannot keep to: other hosts, other tenants."""
+        require_loopback(self.server.host)
+        for name in self.tenants:
+            if name != DEFAULT_TENANT.name:
+                reason = (
+                    "no API keys are configured, so nobody could be this tenant; give it"
+                    " key_hashes (`prefixcache tenants new-key`)"
+                )
+                raise ConfigError("tenants", name, reason)
+
+
+def key_hashes(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Yield every hash and the table that it stands in."""
+    yield from ((text, "admin") for text in settings.admin.key_hashes)
+    for name, tenant in settings.tenants.items():
+        yield from ((text, f"tenants.{name}") for text in tenant.key_hashes)
+
+
+def require_keys_of_their_own(settings: Settings) -> None:
+    """Raise ConfigError where one key would name two."""
+    owners: dict[str, str] = {}
+    for text, table in key_hashes(settings):
+        if owners.setdefault(text.lower(), table) != table:
+            reason = f"{owners[text.lower()]} has the same key; each needs its own"
+            raise ConfigError(f"{table}.key_hashes", "...", reason)
+
+
+def require_loopback(host: str) -> None:
+    """Raise ConfigError where others could reach `host`, of a server without keys."""
+    if not is_loopback(host):
+        raise ConfigError(
+            "host",
+            host,
+            "no API keys are configured, so only a loopback address (127.0.0.1, ::1,"
+            " localhost) may be bound",
+        )
+
+
+def read_tables(path: Path) -> dict[str, object]:
+    """Return what a TOML file holds. Raises ConfigError when it cannot be read."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError("config", str(path), error.strerror or "cannot be read") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError("config", str(path), str(error)) from error
+
+
+def settings_of(tables: Mapping[str, object], source: str) -> Settings:
+    """Return the settings in `tables`; what they leave out has its default.
+
+    Raises:
+        ConfigError: a setting is unknown, of the wrong type or out of range.
+    """
+    try:
+        return msgspec.convert(tables, Settings)
+    except msgspec.ValidationError as error:
+        raise ConfigError("config", source, str(error)) from error
 
 
 def load_config(path: Path) -> Settings:
-    """Return the settings in a TOML file; what it leaves out has its default.
-
-    Raises:
-        ConfigError: the file cannot be read, or a setting is unknown, of the wrong type or
-            out of range.
-    """
-    try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
-        return msgspec.convert(tables, Settings)
-    except OSError as error:
-        raise ConfigError("config", str(path), error.strerror or "cannot be read") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
-        raise ConfigError("config", str(path), str(error)) from error
+    """Return the settings in a TOML file alone. Raises ConfigError, as those above."""
+    return settings_of(read_tables(path), str(path))
 
 
 def parse_bytes(amount: str) -> int:

@@ -6,7 +6,9 @@ a handler are told in the client's own dialect, too.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from enum import Enum
 from typing import Protocol
 
 import msgspec
@@ -14,6 +16,10 @@ from aiohttp import web
 
 from gateway.errors import Verdict, envelope, shown_message, verdict
 
+_ANTHROPIC_PATHS = re.compile(r"/v1/messages(/|\Z)")
+_GOOGLE_PATHS = re.compile(r"/v1beta(/|\Z)|/v1/cachedContents(/|\Z)|/v1/models/.+:[a-zA-Z]+\Z")
+_SHARED_PATHS = re.compile(r"/v1/models(/|\Z)")
+_GOOGLE_HEADERS = frozenset({"x-goog-api-client", "x-goog-api-key"})
 _OVERLOADED = 529  # Anthropic's own; elsewhere a full queue is a 429
 
 _ANTHROPIC_TYPES: Mapping[int, str] = {
@@ -136,10 +142,35 @@ _OPENAI, _ANTHROPIC = OpenAIEnvelope(), AnthropicEnvelope()
 _GOOGLE_EVENTS, _GOOGLE_ARRAY = GoogleEnvelope(in_events=True), GoogleEnvelope(in_events=False)
 
 
+class Dialect(Enum):
+    """Whose API a request speaks."""
+
+    OPENAI = "openai"
+    ANTHROPIC = "anthropic"
+    GOOGLE = "google"
+
+
+def dialect_of(request: web.BaseRequest) -> Dialect:
+    """Return the dialect of a request: its path tells, and for /v1/models its client's headers."""
+    path = request.path
+    if _GOOGLE_PATHS.match(path):
+        return Dialect.GOOGLE
+    if _ANTHROPIC_PATHS.match(path):
+        return Dialect.ANTHROPIC
+    if _SHARED_PATHS.match(path):
+        if not _GOOGLE_HEADERS.isdisjoint(name.lower() for name in request.headers):
+            return Dialect.GOOGLE
+        if "anthropic-version" in request.headers:
+            return Dialect.ANTHROPIC
+    return Dialect.OPENAI
+
+
 def envelope_for(request: web.BaseRequest) -> Envelope:
     """Return how errors of `request` are told."""
-    if request.path == "/v1/messages" or request.path.startswith("/v1/messages/"):
-        return _ANTHROPIC
-    if request.path == "/v1beta" or request.path.startswith("/v1beta/"):
-        return _GOOGLE_EVENTS if request.query.get("alt") == "sse" else _GOOGLE_ARRAY
-    return _OPENAI
+    match dialect_of(request):
+        case Dialect.ANTHROPIC:
+            return _ANTHROPIC
+        case Dialect.GOOGLE:
+            return _GOOGLE_EVENTS if request.query.get("alt") == "sse" else _GOOGLE_ARRAY
+        case Dialect.OPENAI:
+            return _OPENAI

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import msgspec
-from aiohttp import web
+from aiohttp import hdrs, web
 
 from prefixcache.errors import PrefixCacheError, TemplateError, TextError, TokenIdError
 from prefixcache.types import FailureKind
@@ -16,6 +17,11 @@ class GatewayError(Exception):
     """Root of every error that the gateway raises on purpose."""
 
     param: str | None = None  # the field of the request that is at fault
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """What the answer says beside its body."""
+        return {}
 
 
 class StartError(GatewayError):
@@ -76,6 +82,31 @@ class PreviousResponseNotFoundError(ResponseNotFoundError):
     param = "previous_response_id"
 
 
+class CachedContentNotFoundError(GatewayError):
+    """The tenant keeps no cached content of that name, or not any more."""
+
+    param = "cachedContent"
+
+    def __init__(self, asked: str) -> None:
+        super().__init__(asked)
+        self.asked = asked
+
+    def __str__(self) -> str:
+        shown = self.asked[:_SHOWN_CHARACTERS]
+        return f"there is no cached content {shown!r}; it may have expired. Create it again."
+
+
+class TooManyCachedContentsError(GatewayError):
+    """The tenant keeps as many cached contents as it may."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(limit)
+        self.limit = limit
+
+    def __str__(self) -> str:
+        return f"{self.limit} cached contents are kept already; delete one or wait until it expires"
+
+
 class ContextLengthError(GatewayError):
     """The prompt leaves no room for a single output token."""
 
@@ -122,6 +153,125 @@ class HostRefusedError(GatewayError):
             f"the Host header {found}; with no API keys configured, requests must name"
             " localhost, 127.0.0.1 or [::1]"
         )
+
+
+class OriginRefusedError(GatewayError):
+    """A page from elsewhere asks for an admin route, which without keys is open to this machine."""
+
+    param = "Origin"
+
+    def __str__(self) -> str:
+        return "with no API keys configured, admin routes are not for pages of other hosts"
+
+
+class UnauthenticatedError(GatewayError):
+    """The request has no credential, or one that nobody has. Never says which keys there are."""
+
+    def __init__(self, is_missing: bool) -> None:
+        super().__init__(is_missing)
+        self.is_missing = is_missing
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """See `GatewayError`."""
+        return {hdrs.WWW_AUTHENTICATE: "Bearer"}
+
+    def __str__(self) -> str:
+        if self.is_missing:
+            return "an API key is needed: send it as Authorization: Bearer KEY"
+        return "the API key is not known here"
+
+
+class AccessRefusedError(GatewayError):
+    """The credential is good, and not for this route."""
+
+    def __init__(self, needs_admin: bool) -> None:
+        super().__init__(needs_admin)
+        self.needs_admin = needs_admin
+
+    def __str__(self) -> str:
+        needed, given = ("the admin's", "a tenant's") if self.needs_admin else _OTHER_WAY_ROUND
+        return f"this route needs {needed} key; {given} was sent"
+
+
+class ModelRefusedError(GatewayError):
+    """The tenant may not ask this model."""
+
+    param = "model"
+
+    def __init__(self, model: str) -> None:
+        super().__init__(model)
+        self.model = model
+
+    def __str__(self) -> str:
+        return f"the model {self.model!r} is not among those that this API key may ask"
+
+
+class RateLimitedError(GatewayError):
+    """The tenant has had what it may have a minute."""
+
+    def __init__(self, what: str, per_minute: int, wait_seconds: float) -> None:
+        super().__init__(what, per_minute, wait_seconds)
+        self.what, self.per_minute, self.wait_seconds = what, per_minute, wait_seconds
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """See `GatewayError`."""
+        return {
+            hdrs.RETRY_AFTER: str(max(math.ceil(self.wait_seconds), 1)),
+            "retry-after-ms": str(max(math.ceil(1000 * self.wait_seconds), 1)),
+        }
+
+    def __str__(self) -> str:
+        return (
+            f"this API key has {self.per_minute} {self.what} a minute, and they are used;"
+            f" try again in {self.wait_seconds:.3g} seconds"
+        )
+
+
+class TenantBusyError(GatewayError):
+    """As many of the tenant's requests as may run, or wait, at once do so."""
+
+    def __init__(self, what: str, limit: int) -> None:
+        super().__init__(what, limit)
+        self.what, self.limit = what, limit
+
+    def __str__(self) -> str:
+        return f"this API key may have {self.limit} {self.what} at once; try again in a moment"
+
+
+class QuotaError(GatewayError):
+    """Root of refusals that waiting does not mend."""
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """See `GatewayError`."""
+        return {"x-should-retry": "false"}
+
+
+class MonthlyQuotaError(QuotaError):
+    """The tenant has used its tokens of the month."""
+
+    def __init__(self, tokens_per_month: int) -> None:
+        super().__init__(tokens_per_month)
+        self.tokens_per_month = tokens_per_month
+
+    def __str__(self) -> str:
+        return f"this API key has used its {self.tokens_per_month} tokens of the month"
+
+
+class OverLimitError(QuotaError):
+    """One request alone is over a limit of its tenant, so that it can never pass."""
+
+    def __init__(self, found: int, limit: int, what: str) -> None:
+        super().__init__(found, limit, what)
+        self.found, self.limit, self.what = found, limit, what
+
+    def __str__(self) -> str:
+        return f"the request has {self.found} {self.what}; this API key may have {self.limit}"
+
+
+LIMIT_ERRORS = (ModelRefusedError, RateLimitedError, TenantBusyError, QuotaError)  # of a tenant
 
 
 class OverloadedError(GatewayError):
@@ -179,8 +329,10 @@ class Verdict:
 _SHOWN_CHARACTERS = 100  # of what a client sent
 _ASKED_WRONG = "invalid_request_error"
 _OUR_FAULT = "server_error"
+_OTHER_WAY_ROUND = ("a tenant's", "the admin's")
+_LIMITED = "rate_limit_error"
 _INTERNAL = Verdict(500, _OUR_FAULT, "internal_error")
-_OVERLOADED = Verdict(429, "rate_limit_error", "overloaded", retry_after_seconds=1)
+_OVERLOADED = Verdict(429, _LIMITED, "overloaded", retry_after_seconds=1)
 
 _VERDICTS: Mapping[type[BaseException] | FailureKind, Verdict] = {
     InvalidRequestError: Verdict(400, _ASKED_WRONG, "invalid_value"),
@@ -189,14 +341,24 @@ _VERDICTS: Mapping[type[BaseException] | FailureKind, Verdict] = {
     TextError: Verdict(400, _ASKED_WRONG, "invalid_value"),
     TokenIdError: Verdict(400, _ASKED_WRONG, "invalid_value"),
     ContextLengthError: Verdict(400, _ASKED_WRONG, "context_length_exceeded"),
+    UnauthenticatedError: Verdict(401, _ASKED_WRONG, "invalid_api_key"),
+    AccessRefusedError: Verdict(403, _ASKED_WRONG, "access_refused"),
     HostRefusedError: Verdict(403, _ASKED_WRONG, "host_refused"),
+    OriginRefusedError: Verdict(403, _ASKED_WRONG, "origin_refused"),
+    ModelRefusedError: Verdict(403, _ASKED_WRONG, "model_refused"),
     ChangeRefusedError: Verdict(400, _ASKED_WRONG, "change_refused"),
     ModelNotFoundError: Verdict(404, _ASKED_WRONG, "model_not_found"),
     ResponseNotFoundError: Verdict(404, _ASKED_WRONG, "response_not_found"),
     PreviousResponseNotFoundError: Verdict(400, _ASKED_WRONG, "previous_response_not_found"),
+    CachedContentNotFoundError: Verdict(404, _ASKED_WRONG, "cached_content_not_found"),
+    TooManyCachedContentsError: Verdict(429, "rate_limit_error", "too_many_cached_contents"),
     BodyTimeoutError: Verdict(408, _ASKED_WRONG, "body_timeout"),
     BodyTooLargeError: Verdict(413, _ASKED_WRONG, "body_too_large"),
     SlowClientError: Verdict(408, _ASKED_WRONG, "client_too_slow"),
+    RateLimitedError: Verdict(429, _LIMITED, "rate_limit_exceeded"),
+    TenantBusyError: Verdict(429, _LIMITED, "too_many_requests", retry_after_seconds=1),
+    MonthlyQuotaError: Verdict(429, "insufficient_quota", "insufficient_quota"),
+    OverLimitError: Verdict(429, _LIMITED, "request_over_limit"),
     OverloadedError: _OVERLOADED,
     NotReadyError: Verdict(503, _OUR_FAULT, "not_ready", retry_after_seconds=2),
     DrainingError: Verdict(503, _OUR_FAULT, "draining", retry_after_seconds=5),

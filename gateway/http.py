@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from aiohttp import hdrs, web
 from aiohttp.http import HttpVersion11
 
+from gateway.admission import Admission, Meter
 from gateway.envelopes import envelope_for
 from gateway.errors import (
     BodyTimeoutError,
     BodyTooLargeError,
+    GatewayError,
     InvalidRequestError,
     SlowClientError,
     verdict,
@@ -36,6 +38,10 @@ class Record:
     request_id: str  # what the client sees; never an id inside
     started: float = 0.0  # by the service's clock
     tenant: Tenant = DEFAULT_TENANT  # whose request it is
+    is_admin: bool = False  # sent by the operator
+    meter: Meter | None = None  # of the tenant; None: it is nobody's
+    admission: Admission | None = None  # None: it only looks, or was not let pass
+    is_refused: bool = False  # for what its tenant may have
     ledger: Ledger | None = None  # None: it never came to generating
     error_code: str | None = None
 
@@ -106,6 +112,8 @@ def error_response(request: web.BaseRequest, error: BaseException, request_id: s
     )
     if judged.retry_after_seconds is not None:
         response.headers[hdrs.RETRY_AFTER] = str(judged.retry_after_seconds)
+    if isinstance(error, GatewayError):
+        response.headers.update(error.headers)
     if isinstance(error, web.HTTPMethodNotAllowed):
         response.headers[hdrs.ALLOW] = error.headers[hdrs.ALLOW]
     return response

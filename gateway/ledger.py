@@ -19,9 +19,16 @@ class Ledger:
         self._cached = [0] * n_requests
         self._written = [0] * n_requests
         self._output = [0] * n_requests
+        self._is_begun = [False] * n_requests
+
+    @property
+    def n_waiting(self) -> int:
+        """How many of the requests have neither begun nor failed."""
+        return self._is_begun.count(False)
 
     def observe(self, index: int, event: Event) -> None:
         """Take the next event of request `index` into account."""
+        self._is_begun[index] = True
         match event:
             case Started():
                 self._prompts[index] = event.prompt_tokens

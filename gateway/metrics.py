@@ -10,9 +10,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
-from prefixcache.types import EngineStats
+from gateway.admission import Outcome
+from prefixcache.types import EngineStats, Usage
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
+OTHER_TENANTS = "other"
 
 _FIRST_TOKEN_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 _BETWEEN_TOKENS_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
@@ -64,6 +66,19 @@ class Metrics:
             "Times the worker died and was started again",
             registry=self._registry,
         )
+        self._tenant_labels = TenantLabels()
+        self._tenant_requests = Counter(
+            "prefixcache_tenant_requests",
+            "Requests that tenants were charged for or refused, by how they ended",
+            ("tenant", "outcome"),
+            registry=self._registry,
+        )
+        self._tenant_tokens = Counter(
+            "prefixcache_tenant_tokens",
+            "Prompt tokens computed or found cached, written ones of the computed, and output",
+            ("tenant", "source"),
+            registry=self._registry,
+        )
         self.first_token_seconds = Histogram(
             "prefixcache_time_to_first_token_seconds",
             "From a request's tokenized prompt to its first output token",
@@ -81,9 +96,42 @@ class Metrics:
         """Have every scrape show what `stats` and `is_ready` return then."""
         self._registry.register(_EngineCollector(stats, is_ready))
 
+    def label_tenants(self, names: Iterable[str], most: int) -> None:
+        """Count these tenants by name, at most so many in all; any other is "other"."""
+        self._tenant_labels.extend(names, most)
+
+    def count_for_tenant(self, tenant: str, outcome: Outcome, usage: Usage) -> None:
+        """Count a request that is over."""
+        label = self._tenant_labels.of(tenant)
+        self._tenant_requests.labels(label, outcome.value).inc()
+        for source, n_tokens in (
+            ("computed", usage.prompt_tokens - usage.cached_tokens),
+            ("cached", usage.cached_tokens),
+            ("written", usage.written_tokens),
+            ("output", usage.output_tokens),
+        ):
+            self._tenant_tokens.labels(label, source).inc(n_tokens)
+
     def exposition(self) -> bytes:
         """Return all metrics in Prometheus's text format."""
         return generate_latest(self._registry)
+
+
+class TenantLabels:
+    """Which tenants have a label of their own: the first that were named, and they keep it."""
+
+    def __init__(self) -> None:
+        self._names: set[str] = set()
+
+    def extend(self, names: Iterable[str], most: int) -> None:
+        """Give labels to more tenants, in that order, as long as there are fewer than `most`."""
+        for name in names:
+            if len(self._names) < most:
+                self._names.add(name)
+
+    def of(self, tenant: str) -> str:
+        """Return what `tenant` is counted under."""
+        return tenant if tenant in self._names else OTHER_TENANTS
 
 
 class _EngineCollector(Collector):

@@ -8,8 +8,16 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import hdrs, web
 
+from gateway.access import identify
+from gateway.admission import Outcome
 from gateway.envelopes import envelope_for
-from gateway.errors import HostRefusedError, SlowClientError, is_expected, verdict
+from gateway.errors import (
+    LIMIT_ERRORS,
+    HostRefusedError,
+    SlowClientError,
+    is_expected,
+    verdict,
+)
 from gateway.hosts import names_loopback
 from gateway.http import (
     SERVICE,
@@ -27,6 +35,8 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 HEALTH_ROUTE = "/health"  # answered under any name
 OPERATIONS_ROUTES = frozenset({HEALTH_ROUTE, "/ready", "/metrics"})  # probed too often for the log
+
+_FREE_METHODS = frozenset({hdrs.METH_GET, hdrs.METH_HEAD, hdrs.METH_OPTIONS})
 
 _log = logging.getLogger("gateway.requests")
 
@@ -59,6 +69,7 @@ async def add_request_id(request: web.Request, response: web.StreamResponse) -> 
 async def _answered(request: web.Request, handler: Handler, record: Record) -> web.StreamResponse:
     try:
         _check_host(request)
+        _admit(request, record)
         return await handler(request)
     except (asyncio.CancelledError, ConnectionError):
         raise
@@ -71,30 +82,69 @@ async def _answered(request: web.Request, handler: Handler, record: Record) -> w
         if not is_expected(error):
             _log.exception("request %s failed", record.request_id)
         record.error_code = verdict(error).code
+        record.is_refused = isinstance(error, LIMIT_ERRORS)
         return error_response(request, error, record.request_id)
 
 
 def _check_host(request: web.Request) -> None:
-    """Refuse a request that was meant for another name; no keys are known that could vouch for it.
+    """Refuse a request that was meant for another name, where no key vouches for it.
 
     Raises:
         HostRefusedError: the Host header is missing, or names no loopback host.
     """
     host = request.headers.get(hdrs.HOST)
+    if not request.app[SERVICE].tenancy.roster.is_open:
+        return
     if request.path != HEALTH_ROUTE and not names_loopback(host or ""):
         raise HostRefusedError(host)
+
+
+def _admit(request: web.Request, record: Record) -> None:
+    """Find out who asks, and whether they may now, before anything is read.
+
+    Raises:
+        UnauthenticatedError, AccessRefusedError, OriginRefusedError: not with that credential.
+        MonthlyQuotaError, RateLimitedError, TenantBusyError: not now.
+    """
+    tenancy = request.app[SERVICE].tenancy
+    caller = identify(request, tenancy.roster)
+    record.is_admin = caller.is_admin
+    if caller.tenant is None:
+        return
+    record.tenant = caller.tenant
+    record.meter = tenancy.meter(caller.tenant)
+    if request.method in _FREE_METHODS or request.match_info.http_exception is not None:
+        return
+    record.admission = record.meter.admit()
+
+
+def _leave(service: Service, record: Record, status: int, usage: Usage) -> None:
+    """Put the request on its tenant's account."""
+    if record.admission is not None:
+        service.tenancy.leave(record.tenant, record.admission, _outcome(record, status), usage)
+    elif record.is_refused:
+        service.tenancy.refuse(record.tenant)
+
+
+def _outcome(record: Record, status: int) -> Outcome:
+    if status == CLIENT_CLOSED_STATUS:
+        return Outcome.CANCELLED
+    if record.is_refused:
+        return Outcome.REFUSED
+    return Outcome.OK if record.error_code is None else Outcome.FAILED
 
 
 def _account(
     service: Service, request: web.Request, record: Record, status: int, seconds: float
 ) -> None:
+    usage = record.ledger.usage() if record.ledger is not None else Usage(0, 0, 0)
+    _leave(service, record, status, usage)
     resource = request.match_info.route.resource
     route = resource.canonical if resource is not None else "none"
     service.metrics.http_requests.labels(route, str(status)).inc()
-    usage = record.ledger.usage() if record.ledger is not None else Usage(0, 0, 0)
     _log.log(
         logging.DEBUG if route in OPERATIONS_ROUTES else logging.INFO,
-        "%s %s status=%d ms=%.1f prompt=%d cached=%d output=%d error=%s id=%s",
+        "%s %s status=%d ms=%.1f prompt=%d cached=%d output=%d error=%s tenant=%s id=%s",
         request.method,
         route,
         status,
@@ -103,5 +153,6 @@ def _account(
         usage.cached_tokens,
         usage.output_tokens,
         record.error_code or "-",
+        "-" if record.meter is None else record.tenant.name,
         record.request_id,
     )

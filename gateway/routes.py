@@ -12,9 +12,9 @@ from gateway.http import defer_continue
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-READ_ERRORS = (403, 408)  # what any route can answer before its handler looks at anything
-BODY_ERRORS = (*READ_ERRORS, 400, 413)
-ANSWER_ERRORS = (*BODY_ERRORS, 404, 429, 500, 503)  # of routes that run the model
+READ_ERRORS = (401, 403, 408)  # what any route can answer before its handler looks at anything
+BODY_ERRORS = (*READ_ERRORS, 400, 413, 429)
+ANSWER_ERRORS = (*BODY_ERRORS, 404, 500, 503)  # of routes that run the model
 
 
 class ErrorObject(msgspec.Struct, frozen=True, kw_only=True):

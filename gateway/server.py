@@ -9,18 +9,22 @@ import signal
 import socket
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 from aiohttp import web
 
 from gateway.app import make_app
 from gateway.backends.base import Backend
-from gateway.config import GatewayConfig
-from gateway.errors import StartError
+from gateway.config import GatewayConfig, Settings
+from gateway.errors import GatewayError, StartError
+from gateway.hosts import is_loopback
 from gateway.metrics import Metrics
 from gateway.protocol import Connection
 from gateway.service import Service
+from gateway.tenancy import Tenancy
+from gateway.usage_db import UsageDb
+from prefixcache.errors import PrefixCacheError
 
 _log = logging.getLogger(__name__)
 _LAST_WORDS_SECONDS = 2.0  # for handlers to tell their clients that the server ends
@@ -35,12 +39,22 @@ class StopSignals:
         self.first = asyncio.Event()
         self.second = asyncio.Event()
         self.last_signal: int | None = None
+        self._tasks: set[asyncio.Future[object]] = set()
 
     def listen(self) -> None:
         """Take over both signals in the running loop."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.notice, number)
+
+    def on_hangup(self, act: Callable[[], Awaitable[object]]) -> None:
+        """Have each SIGHUP from now on call `act`, which tells by itself what went wrong."""
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._begin, act)
+
+    def _begin(self, act: Callable[[], Awaitable[object]]) -> None:
+        task = asyncio.ensure_future(act())
+        self._tasks.add(task)  # nobody else holds it
+        task.add_done_callback(self._tasks.discard)
 
     def follow(self, pipe: int) -> None:
         """Take the end of a pipe for a SIGTERM: whoever holds its other end is gone."""
@@ -58,21 +72,28 @@ class StopSignals:
 
 
 async def serve(
-    config: GatewayConfig,
+    settings: Settings,
     make_backend: Callable[[Metrics], Backend],
     *,
     announce: Callable[[str], None],
     signals: StopSignals,
+    usage_db: UsageDb | None = None,
+    read_again: Callable[[], Settings] | None = None,
 ) -> int:
     """Serve until told to stop; return the exit code.
 
-    `announce` is called once with the server's URL, when it answers with the model loaded;
-    before that, all but /health and /metrics answer 503.
+    Args:
+        announce: called once with the server's URL, when it answers with the model loaded; before
+            that, all but /health and /metrics answer 503.
+        usage_db: where the tenants' accounts are kept; None: in memory. Closed in the end.
+        read_again: gives the settings as they are configured now, for a reload on SIGHUP; None:
+            a SIGHUP is what it always was.
 
     Raises:
         StartError: the address cannot be bound, or the backend cannot start.
     """
-    metrics = Metrics()
+    config, metrics = settings.server, Metrics()
+    tenancy = Tenancy(settings, metrics, usage_db or UsageDb.open(None))
     service = Service(
         make_backend(metrics),
         config,
@@ -80,11 +101,16 @@ async def serve(
         new_id=lambda: uuid.uuid4().hex,
         clock=time.perf_counter,
         wall_clock=time.time,
+        tenancy=tenancy,
+        read_settings=read_again,
     )
+    if read_again is not None:
+        signals.on_hangup(partial(_reload, service))
     runner = await make_runner(service)
     try:
         listener = await open_listener(runner, config)
         if await _is_started(service, signals):
+            _log_who_may_ask(settings)
             announce(url_of(listener))
             await signals.first.wait()
         listener.close()
@@ -133,6 +159,25 @@ def url_of(listener: asyncio.Server) -> str:
     """Return the URL that `listener` answers at."""
     host, port = listener.sockets[0].getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+async def _reload(service: Service) -> None:
+    """Take up the settings that are configured now, or say in the log why not."""
+    try:
+        await service.reloader.reload()
+    except (GatewayError, PrefixCacheError):
+        pass  # the reloader has told
+    except Exception:  # a task's edge
+        _log.exception("the settings could not be read again")
+
+
+def _log_who_may_ask(settings: Settings) -> None:
+    if not settings.has_keys:
+        _log.info(
+            "no API keys are configured: open to one default tenant, on loopback addresses only"
+        )
+    elif not is_loopback(settings.server.host):
+        _log.info("keys and prompts travel as plain HTTP: put a proxy with TLS in front")
 
 
 async def _is_started(service: Service, signals: StopSignals) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,14 +12,17 @@ from pathlib import Path
 from threading import Lock
 from typing import TypeVar
 
-from gateway.backends.base import Backend
-from gateway.config import GatewayConfig
+from gateway.admission import Admission
+from gateway.backends.base import Backend, Control
+from gateway.config import GatewayConfig, Settings
 from gateway.encoding import EncodePool
 from gateway.errors import (
     BadModelError,
+    ChangeRefusedError,
     DrainingError,
     GenerationFailedError,
     ModelNotFoundError,
+    ModelRefusedError,
     NotReadyError,
     StartError,
 )
@@ -28,6 +31,11 @@ from gateway.memory import TenantMemory
 from gateway.merge import MergedEvents, NumberedEvent, merged
 from gateway.metrics import Metrics
 from gateway.own_answers import OwnAnswers, Recorder, Scope, ScopedHistory
+from gateway.reloading import Reloader
+from gateway.tenancy import Tenancy
+from gateway.tenants import Tenant
+from gateway.usage_db import UsageDb
+from prefixcache.control import TenantQuota
 from prefixcache.errors import PrefixCacheError
 from prefixcache.text import PromptEncoder, TokenBytes
 from prefixcache.types import Delta, Failed, FailureKind, GenerationRequest, ModelInfo
@@ -98,7 +106,15 @@ class Service:
         new_id: Callable[[], str],
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
+        tenancy: Tenancy | None = None,
+        read_settings: Callable[[], Settings] | None = None,
     ) -> None:
+        """Make it, not started.
+
+        Args:
+            tenancy: who may ask; None: everybody, with no limits and no accounts on disk.
+            read_settings: reads the configuration again; None: nothing can have changed.
+        """
         self.config = config
         self.metrics = metrics
         self.new_id = new_id
@@ -110,6 +126,10 @@ class Service:
         self._encoding = EncodePool(
             n_threads=config.encode_threads, max_waiting=config.max_encoding_requests
         )
+        self.tenancy = tenancy or Tenancy(
+            Settings(server=config), metrics, UsageDb.open(None), clock=clock, wall_clock=wall_clock
+        )
+        self.reloader = Reloader(self.tenancy, read_settings, self._set_quotas)
         self._served: Served | None = None
         self._is_draining = False
         self._n_active = 0
@@ -128,6 +148,7 @@ class Service:
 
     async def start(self) -> None:
         """Start the backend and load the tokenizer of its model. Raises StartError."""
+        await asyncio.to_thread(self.tenancy.start)
         info = await self._backend.start()
         try:
             encoder = await self.encode(partial(PromptEncoder.load, Path(info.folder)))
@@ -136,6 +157,7 @@ class Service:
         name = self.config.served_model_name or info.name
         if any(adapter.name == name for adapter in info.adapters):
             raise BadModelError(f"the model and an adapter are both called {name!r}")
+        await self._set_first_quotas()
         token_bytes = TokenBytes(encoder.tokenizer)
         self._served = Served(name, info, encoder, token_bytes, since=int(self.wall_clock()))
 
@@ -153,9 +175,17 @@ class Service:
             raise NotReadyError("the worker is being started again; try in a moment")
         return self._served
 
-    def served_as(self, name: str) -> Served:
-        """Return the model or adapter called `name`. Raises ModelNotFoundError, or as `served`."""
-        return self.served().called(name)
+    def served_as(self, name: str, tenant: Tenant | None = None) -> Served:
+        """Return the model or adapter called `name`, which `tenant` may ask; None: whoever asks.
+
+        Raises:
+            ModelNotFoundError, ModelRefusedError: there is none, or not for this tenant.
+            DrainingError, NotReadyError: not now.
+        """
+        served = self.served().called(name)
+        if tenant is not None and not tenant.may_use_model(name):
+            raise ModelRefusedError(name)
+        return served
 
     def use_info(self, info: ModelInfo) -> None:
         """Serve what a change of the backend's model has given: other adapters, other weights."""
@@ -206,10 +236,35 @@ class Service:
         await self._idle.wait()
 
     async def close(self) -> None:
-        """End what still runs and give everything back."""
+        """End what still runs and give everything back but the accounts, which that goes to."""
         self._is_draining = True
         await self._backend.close()
         self._encoding.close()
+
+    def admitted(self, call: Call, admission: Admission | None, ledger: Ledger) -> Call:
+        """Return `call` as its tenant may ask it, with its tokens reserved.
+
+        Raises:
+            ModelRefusedError, TenantBusyError, OverLimitError, RateLimitedError: it may not.
+        """
+        if admission is None:
+            return call
+        model = call.requests[0].adapter or self.served().names[0]
+        return replace(call, requests=admission.reserve(model, call.requests, ledger))
+
+    async def _set_first_quotas(self) -> None:
+        """Have the backend keep what tenants are to have. Raises BadModelError if it cannot."""
+        try:
+            if quotas := self.tenancy.roster.quotas:
+                await self._set_quotas(quotas)
+        except ChangeRefusedError as error:
+            raise BadModelError(str(error)) from error
+
+    async def _set_quotas(self, quotas: Mapping[str, TenantQuota]) -> None:
+        """Raises ChangeRefusedError, NotReadyError."""
+        if not isinstance(self._backend, Control):
+            raise ChangeRefusedError("this backend keeps no quotas; leave out [tenants.NAME.kv]")
+        await self._backend.set_quotas(quotas)
 
     async def _watched(
         self, events: MergedEvents, ledger: Ledger, call: Call

@@ -11,6 +11,11 @@ def as_columns(lines: Sequence[Sequence[str]], *, n_left: int = 1) -> str:
     return "\n".join(_aligned(line, widths, n_left) for line in lines)
 
 
+def count_text(count: int | None) -> str:
+    """Return a count as a cell, its thousands apart; None: there is none."""
+    return "-" if count is None else f"{count:,}"
+
+
 def _aligned(line: Sequence[str], widths: Sequence[int], n_left: int) -> str:
     pairs = list(zip(line, widths, strict=True))
     left = [cell.ljust(width) for cell, width in pairs[:n_left]]

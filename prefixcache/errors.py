@@ -25,13 +25,18 @@ class CacheError(PrefixCacheError):
 
 
 class PoolExhaustedError(CacheError):
-    """Every block that is not free is held by a running request."""
+    """Every block that is not free is held by a running request.
 
-    def __init__(self, needed: int, free: int, held: int) -> None:
-        super().__init__(needed, free, held)
-        self.needed, self.free, self.held = needed, free, held
+    `by_quota`: or its tenant's requests hold as much as they may, and others' ends are no help.
+    """
+
+    def __init__(self, needed: int, free: int, held: int, by_quota: bool = False) -> None:
+        super().__init__(needed, free, held, by_quota)
+        self.needed, self.free, self.held, self.by_quota = needed, free, held, by_quota
 
     def __str__(self) -> str:
+        if self.by_quota:
+            return f"need {self.needed} KV blocks; the tenant's quota leaves {self.free} now"
         return (
             f"need {self.needed} KV blocks; {self.free} are free and {self.held} are held by"
             " running requests. Lower max_running_requests or raise kv_memory_bytes."
@@ -138,6 +143,10 @@ class AdapterError(EngineError):
 
     def __str__(self) -> str:
         return f"adapter {self.name!r}: {self.reason}"
+
+
+class PublicationError(EngineError):
+    """A prompt cannot be published; the text says why."""
 
 
 class GrammarError(EngineError):

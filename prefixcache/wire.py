@@ -16,10 +16,17 @@ import struct
 import msgspec
 
 from prefixcache.config import EngineConfig
+from prefixcache.control import (
+    Inspection,
+    Invalidation,
+    Publication,
+    PublicationState,
+    TenantQuota,
+)
 from prefixcache.errors import WireError
 from prefixcache.types import EngineStats, Event, GenerationRequest, ModelInfo, RequestId
 
-VERSION = 3
+VERSION = 4
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 HEADER = struct.Struct(">BI")
 
@@ -46,7 +53,7 @@ class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
 class LoadAdapter(msgspec.Struct, frozen=True, tag="load_adapter"):
     """Gateway to worker: load an adapter, or load it again; answered by Changed or ChangeRefused.
 
-    `change_id` is the gateway's own and comes back in the answer.
+    As every change it is answered once. `change_id` is the gateway's own and comes back then.
     """
 
     change_id: int
@@ -69,6 +76,50 @@ class Reload(msgspec.Struct, frozen=True, tag="reload"):
 
     change_id: int
     drains: bool = True
+
+
+class Publish(msgspec.Struct, frozen=True, tag="publish"):
+    """Gateway to worker: share a prefix and read it; answered by PromptRead or ChangeRefused.
+
+    The answer comes when it can be matched, after any number of steps. `stands`: it was published
+    to an earlier worker, and is never refused for want of room or of its adapter.
+    """
+
+    change_id: int
+    publication: Publication
+    stands: bool = False
+
+
+class Retire(msgspec.Struct, frozen=True, tag="retire"):
+    """Gateway to worker: share a publication no more; answered by Done."""
+
+    change_id: int
+    prompt_id: str
+
+
+class Invalidate(msgspec.Struct, frozen=True, tag="invalidate"):
+    """Gateway to worker: match nothing of what was stored; answered by Done or ChangeRefused."""
+
+    change_id: int
+    invalidation: Invalidation
+
+
+class SetQuotas(msgspec.Struct, frozen=True, tag="set_quotas"):
+    """Gateway to worker: have these quotas and no others; answered by Done or ChangeRefused."""
+
+    change_id: int
+    quotas: dict[str, TenantQuota]
+
+
+class Inspect(msgspec.Struct, frozen=True, tag="inspect"):
+    """Gateway to worker: show the index; answered by Inspected.
+
+    However many nodes are asked for, the answer keeps well within a frame.
+    """
+
+    change_id: int
+    max_nodes: int
+    tenant: str | None = None
 
 
 class Stop(msgspec.Struct, frozen=True, tag="stop"):
@@ -104,6 +155,26 @@ class Changed(msgspec.Struct, frozen=True, tag="changed"):
     model: ModelInfo
 
 
+class PromptRead(msgspec.Struct, frozen=True, tag="prompt_read"):
+    """Worker to gateway: a publication can be matched."""
+
+    change_id: int
+    state: PublicationState
+
+
+class Inspected(msgspec.Struct, frozen=True, tag="inspected"):
+    """Worker to gateway: the index as it is."""
+
+    change_id: int
+    inspection: Inspection
+
+
+class Done(msgspec.Struct, frozen=True, tag="done"):
+    """Worker to gateway: a change is made, and there is no more to say of it."""
+
+    change_id: int
+
+
 class ChangeRefused(msgspec.Struct, frozen=True, tag="change_refused"):
     """Worker to gateway: a change cannot be made; all is as it was."""
 
@@ -127,9 +198,11 @@ class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):
     step_seconds: float
 
 
-Change = LoadAdapter | UnloadAdapter | Reload
+ModelChange = LoadAdapter | UnloadAdapter | Reload
+Change = ModelChange | Publish | Retire | Invalidate | SetQuotas | Inspect
+Answer = Changed | PromptRead | Inspected | Done | ChangeRefused
 ToWorker = Start | Submit | Cancel | Change | Stop
-ToGateway = Progress | Ready | StartFailed | Step | Heartbeat | Changed | ChangeRefused
+ToGateway = Progress | Ready | StartFailed | Step | Heartbeat | Answer
 
 _encoder = msgspec.msgpack.Encoder()
 _to_worker: msgspec.msgpack.Decoder[ToWorker] = msgspec.msgpack.Decoder(ToWorker)

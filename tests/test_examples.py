@@ -35,3 +35,41 @@ def test_tenants_example_shows_who_finds_what(capsys: pytest.CaptureFixture[str]
     assert cached == [90, 90, 128, 128]
     assert "bakery's prompt: 90 cached" in lines[4]
     assert "retired_version" in lines[5]
+
+
+def test_step_cost_example_tells_work_from_the_rest() -> None:
+    """What is outside the model is a share of the step; what is neither product nor attention, of
+    the model's part."""
+    from examples import step_cost
+
+    step = {"step": 0.010, "forward": 0.008, "products": 0.005, "attention": 0.002}
+    assert step_cost.figures([step, step]) == {
+        "steps": 2,
+        "step_ms": 10.0,
+        "forward_ms": 8.0,
+        "engine_share_of_step": 0.2,
+        "rest_share_of_forward": 0.125,
+    }
+
+
+def test_step_cost_example_watches_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products and attention are parts of a forward, a forward is part of a step."""
+    from examples import step_cost
+    from prefixcache.config import EngineConfig
+    from prefixcache.engine import Engine
+    from prefixcache.engine.model import PagedModel
+    from prefixcache.engine.weights import lean
+    from prefixcache.engine.weights.modules import PackedLinear
+    from tests.support.architectures import tiny_model
+
+    watched = ((PagedModel, "forward"), (PackedLinear, "forward"), (lean, "attended"))
+    for owner, name in watched:  # so that they are put back
+        monkeypatch.setattr(owner, name, getattr(owner, name))
+    monkeypatch.setattr(step_cost, "N_TOKENS", 5)
+    config = EngineConfig(weights="float32", kv_memory_bytes=2**22, speculation="off")
+    watch = step_cost.Stopwatch()
+    step_cost.watch_model(watch)
+    steps = step_cost.decode_steps(Engine.from_model(tiny_model("llama"), config), watch, 32, 5)
+    assert len(steps) >= 2
+    for parts in steps:
+        assert 0 < parts["products"] + parts["attention"] < parts["forward"] < parts["step"]

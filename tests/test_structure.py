@@ -146,6 +146,7 @@ def test_modules_stay_short(path: Path) -> None:
         "gateway.app",
         "gateway.bench_policies",
         "gateway.bench_index",
+        "gateway.replay",
     ],
 )
 def test_torch_is_not_loaded_by(module: str) -> None:

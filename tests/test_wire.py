@@ -9,6 +9,17 @@ import pytest
 
 from prefixcache import wire
 from prefixcache.config import EngineConfig
+from prefixcache.control import (
+    Inspection,
+    Invalidation,
+    InvalidationKind,
+    NodeShown,
+    Publication,
+    PublicationState,
+    TenantQuota,
+    TenantShown,
+    TreeShown,
+)
 from prefixcache.errors import WireError
 from prefixcache.types import (
     AdapterInfo,
@@ -22,6 +33,7 @@ from prefixcache.types import (
     ModelInfo,
     PoolCounts,
     RequestId,
+    Retain,
     SamplingParams,
     Started,
     Usage,
@@ -46,6 +58,7 @@ REQUEST = GenerationRequest(
     adapter="a",
     read_cache=False,
     store_cache=False,
+    retain=(Retain(16, 300.0), Retain(4, 3600.5)),
 )
 STATS = EngineStats(
     pool=PoolCounts(free=1, cached=2, held=3),
@@ -78,10 +91,64 @@ INFO = ModelInfo(
 EVENTS = (
     Started(ID, 5, 4),
     Delta(ID, "\u00e4\n", (1, 2**32 - 1)),
-    Finished(ID, FinishReason.LENGTH, Usage(5, 4, 3)),
+    Finished(ID, FinishReason.LENGTH, Usage(5, 4, 3, 1)),
     Finished(ID, FinishReason.STOP, Usage(5, 4, 3), "\u00e4\n"),
     Failed(ID, FailureKind.TOO_LARGE, "too large"),
     Failed(ID, FailureKind.CANCELLED, "gone", Usage(1, 0, 0)),
+)
+PUBLICATION = Publication(
+    prompt_id="p",
+    name="\u00e4",
+    version=3,
+    token_ids=b"\x01\x00\x00\x00",
+    tenants=("a", "b"),
+    adapter="x",
+    pin=False,
+)
+STATE = PublicationState(prompt_id="p", n_tokens=40, cached_tokens=32)
+INSPECTION = Inspection(
+    trees=[
+        TreeShown(
+            tenant="t",
+            adapter=None,
+            has_salt=True,
+            is_current=False,
+            published="name 3",
+            nodes=[
+                NodeShown(
+                    id=0,
+                    parent=None,
+                    start_token=0,
+                    n_tokens=16,
+                    pins=1,
+                    is_retained=True,
+                    hits=2,
+                    idle_seconds=None,
+                )
+            ],
+        )
+    ],
+    is_complete=False,
+    tenants=[
+        TenantShown(
+            tenant="t",
+            cached_tokens=1,
+            held_tokens=2,
+            retained_tokens=3,
+            reserved_tokens=4,
+            max_tokens=5,
+            requests_total=6,
+            prompt_tokens_total=7,
+            hit_tokens_total=8,
+            evicted_tokens_total=9,
+            misses={"evicted": 10},
+        )
+    ],
+    publications=[STATE],
+    pool=PoolCounts(free=1, cached=2, held=3),
+    longest_free_run=4,
+    block_size_tokens=16,
+    kv_bytes_per_token=5,
 )
 TO_WORKER: list[wire.ToWorker] = [
     wire.Start(EngineConfig(model="x", dtype="float16", adapters={"a": "b"}, kv_memory_bytes=9)),
@@ -90,6 +157,11 @@ TO_WORKER: list[wire.ToWorker] = [
     wire.LoadAdapter(2**40, "a", "/folder"),
     wire.UnloadAdapter(3, "\u00e4"),
     wire.Reload(4, drains=False),
+    wire.Publish(5, PUBLICATION, stands=True),
+    wire.Retire(6, "p"),
+    wire.Invalidate(7, Invalidation(kind=InvalidationKind.TENANT, name="t")),
+    wire.SetQuotas(8, {"t": TenantQuota(reserved_tokens=9, max_tokens=10, weight=0.5)}),
+    wire.Inspect(9, 10, "t"),
     wire.Stop(),
 ]
 TO_GATEWAY: list[wire.ToGateway] = [
@@ -98,6 +170,9 @@ TO_GATEWAY: list[wire.ToGateway] = [
     wire.StartFailed("no such model"),
     wire.Step(EVENTS, STATS),
     wire.Changed(2**40, INFO),
+    wire.PromptRead(6, STATE),
+    wire.Inspected(7, INSPECTION),
+    wire.Done(8),
     wire.ChangeRefused(5, "no such adapter"),
 ]
 
@@ -157,6 +232,7 @@ def test_long_messages_are_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
         msgspec.msgpack.encode({"type": "progress", "text": 5}),
         msgspec.msgpack.encode({"type": "start", "config": {"no_such_setting": 1}}),
         msgspec.msgpack.encode({"type": "step", "events": [{"type": "delta"}], "stats": {}}),
+        msgspec.msgpack.encode({"type": "set_quotas", "change_id": 1, "quotas": {"t": 5}}),
         payload_of(wire.encode(wire.Submit(REQUEST)))[:-1],
         payload_of(wire.encode(wire.Step(EVENTS, STATS)))[:-1],
     ],

@@ -98,9 +98,11 @@ async def answer(
     Trouble before the first event is raised, and answered with a status of its own; later in a
     stream it is sent as an event, and the connection is closed.
     """
+    service, record = request.app[SERVICE], record_of(request)
     ledger = call.ledger()
-    record_of(request).ledger = ledger
-    async with request.app[SERVICE].run(call, ledger) as events:
+    call = service.admitted(call, record.admission, ledger)
+    record.ledger = ledger
+    async with service.run(call, ledger) as events:
         if stream_type is not None:
             return await _streamed(EventSink(request, stream_type), request, events, shape)
         choices = await _collected(events, len(call.requests))

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import re
 from threading import Lock
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
+from msgspec import Meta
 
 from gateway.errors import InvalidRequestError
+
+Salt = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[^@/\\\x00]*$")]
+Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 
 _T = TypeVar("_T")
 _AT = re.compile(r" - at (?:`key` in )?`\$\.?(?P<path>[^`]*)`$")
@@ -42,6 +46,18 @@ def decode_body(
         raise InvalidRequestError(f"the body is not valid JSON in UTF-8: {error}", field) from error
     except RecursionError as error:
         raise InvalidRequestError("the body is nested too deeply", field) from error
+
+
+def convert_body(value: object, kind: type[_T]) -> _T:
+    """Return a decoded body as `kind`; numbers may have come as texts.
+
+    Raises:
+        InvalidRequestError: a field is missing or of the wrong type; `param` names it.
+    """
+    try:
+        return msgspec.convert(value, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise _field_error(str(error), None) from error
 
 
 def _field_error(text: str, field: str | None) -> InvalidRequestError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 from aiohttp import web
 
@@ -13,6 +14,8 @@ from gateway.errors import InvalidRequestError
 from gateway.http import EVENT_STREAM, SERVICE, read_body, record_of
 from gateway.service import Call, Service
 from gateway.tenants import Tenant
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +28,8 @@ class Asked:
     stream_type: str = EVENT_STREAM  # the content type of a stream
 
 
-async def answer_body(
-    request: web.Request, ask: Callable[[Service, Tenant, bytes], Asked]
-) -> web.StreamResponse:
-    """Read a body, have `ask` make a call of it off the event loop, and answer in its shape.
+async def read_work(request: web.Request, work: Callable[[Service, Tenant, bytes], _T]) -> _T:
+    """Read a body and return what `work` makes of it, off the event loop.
 
     Raises:
         InvalidRequestError: it can be read, but is nested too deeply to be written again.
@@ -38,8 +39,18 @@ async def answer_body(
     body = await read_body(request)
     tenant = record_of(request).tenant
     try:
-        asked = await service.encode(partial(ask, service, tenant, body))
+        return await service.encode(partial(work, service, tenant, body))
     except RecursionError as error:
         raise InvalidRequestError("the body is nested too deeply") from error
+
+
+async def answer_body(
+    request: web.Request, ask: Callable[[Service, Tenant, bytes], Asked]
+) -> web.StreamResponse:
+    """Read a body, have `ask` make a call of it off the event loop, and answer in its shape.
+
+    Raises: as `read_work`.
+    """
+    asked = await read_work(request, ask)
     stream_type = asked.stream_type if asked.stream else None
     return await answer(request, asked.call, asked.shape, stream_type=stream_type)

@@ -59,15 +59,17 @@ class ModelList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def list_models(request: web.Request) -> web.Response:
-    """Answer with the list of models."""
-    served = request.app[SERVICE].served()
-    cards = [ModelCard.of(served.called(name)) for name in served.names]
+    """Answer with the list of models that the tenant may ask."""
+    served, tenant = request.app[SERVICE].served(), record_of(request).tenant
+    names = filter(tenant.may_use_model, served.names)
+    cards = [ModelCard.of(served.called(name)) for name in names]
     return json_response(msgspec.json.encode(ModelList(data=cards)))
 
 
 async def show_model(request: web.Request) -> web.Response:
     """Answer with one model or adapter, if it is served."""
-    served = request.app[SERVICE].served_as(request.match_info["model"])
+    tenant = record_of(request).tenant
+    served = request.app[SERVICE].served_as(request.match_info["model"], tenant)
     return json_response(msgspec.json.encode(ModelCard.of(served)))
 
 
@@ -100,7 +102,7 @@ OPENAI_ROUTES = (
         dialect=DIALECT,
         body=ResponseBody,
         answer=InputTokens,
-        errors=(*BODY_ERRORS, 404, 429, 503),
+        errors=(*BODY_ERRORS, 404, 503),
     ),
     Route(
         method=hdrs.METH_GET,
@@ -153,23 +155,5 @@ OPENAI_ROUTES = (
         streams=True,
         errors=ANSWER_ERRORS,
     ),
-    Route(
-        method=hdrs.METH_GET,
-        path="/v1/models",
-        handler=list_models,
-        summary="List the model and its adapters.",
-        dialect=DIALECT,
-        answer=ModelList,
-        errors=(*READ_ERRORS, 503),
-    ),
-    Route(
-        method=hdrs.METH_GET,
-        path="/v1/models/{model:.+}",  # hub names have a slash in them
-        handler=show_model,
-        summary="Tell about one model or adapter.",
-        dialect=DIALECT,
-        answer=ModelCard,
-        errors=(*READ_ERRORS, 404, 503),
-    ),
 )
-_PATHS = frozenset(route.path.replace(":.+", "") for route in OPENAI_ROUTES)
+_PATHS = frozenset(route.path for route in OPENAI_ROUTES) | {"/v1/models", "/v1/models/{model}"}

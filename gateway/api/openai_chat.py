@@ -34,7 +34,7 @@ async def create_chat_completion(request: web.Request) -> web.StreamResponse:
 def _asked(service: Service, tenant: Tenant, data: bytes) -> Asked:
     """Return what a body asks for. Slow with a large one: not for the event loop."""
     body = decode_body(CHAT_DECODER, data, turn=service.decoding)
-    served = service.served_as(body.model)
+    served = service.served_as(body.model, tenant)
     check_fields(body, CHAT_NEUTRAL, service.config, max_tokens=_max_tokens(body))
     check_count("messages", len(body.messages), service.config.max_messages)
     check_count("tools", len(body.tools or ()), service.config.max_tools)

@@ -40,7 +40,7 @@ async def create_completion(request: web.Request) -> web.StreamResponse:
 def _asked(service: Service, tenant: Tenant, data: bytes) -> Asked:
     """Return what a body asks for. Slow with a large one: not for the event loop."""
     body = decode_body(COMPLETION_DECODER, data, turn=service.decoding)
-    served = service.served_as(body.model)
+    served = service.served_as(body.model, tenant)
     check_fields(body, COMPLETION_NEUTRAL, service.config, max_tokens=body.max_tokens)
     if body.best_of is not None and body.best_of != (body.n or 1):
         raise UnsupportedFieldError("best_of")

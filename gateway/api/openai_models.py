@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from gateway.api.bodies import Salt, Seed
 from gateway.api.openai_cache import Breakpoint, CacheKey, PromptCacheOptions
 from gateway.api.openai_formats import FormatFields
 from gateway.api.openai_tools import ToolChoice
@@ -19,12 +20,10 @@ from gateway.api.tool_use import JsonObject
 
 Count = Annotated[int, Meta(ge=1)]
 TokenNumber = Annotated[int, Meta(ge=0, le=2**32 - 1)]
-Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Bias = Annotated[float, Meta(ge=-100, le=100)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 StopText = Annotated[str, Meta(min_length=1, max_length=1024)]
 Priority = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
-Salt = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[^@/\\\x00]*$")]
 
 
 Metadata = Annotated[

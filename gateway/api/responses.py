@@ -72,7 +72,7 @@ def read_response_body(
         GatewayError: something in it cannot be used.
     """
     body = decode_body(RESPONSE_DECODER, data, turn=service.decoding)
-    served = service.served_as(body.model)
+    served = service.served_as(body.model, tenant)
     refuse_unbuilt(body, RESPONSE_NEUTRAL)
     check_count("tools", len(body.tools or ()), service.config.max_tools)
     items, n_bytes = items_of(body.input), len(data)

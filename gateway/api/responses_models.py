@@ -12,9 +12,10 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from gateway.api.bodies import Salt, Seed
 from gateway.api.openai_cache import Breakpoint, CacheKey, PromptCacheOptions
 from gateway.api.openai_formats import Schema
-from gateway.api.openai_models import CacheOptions, Metadata, Priority, Salt, Seed
+from gateway.api.openai_models import CacheOptions, Metadata, Priority
 from gateway.api.tool_use import JsonObject
 
 Name = Annotated[str, Meta(min_length=1, max_length=128)]

@@ -150,7 +150,7 @@ TOKEN_ROUTES = (
         dialect=DIALECT,
         body=TokenizeBody,
         answer=TokenizeReply,
-        errors=(*BODY_ERRORS, 404, 429, 503),
+        errors=(*BODY_ERRORS, 404, 503),
     ),
     Route(
         method=hdrs.METH_POST,
@@ -160,6 +160,6 @@ TOKEN_ROUTES = (
         dialect=DIALECT,
         body=DetokenizeBody,
         answer=DetokenizeReply,
-        errors=(*BODY_ERRORS, 404, 429, 503),
+        errors=(*BODY_ERRORS, 404, 503),
     ),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from prefixcache.control import (
     Inspection,
@@ -50,6 +50,7 @@ class Backend(Protocol):
         """End the requests in flight with Failed, and give back everything that is held."""
 
 
+@runtime_checkable
 class Control(Protocol):
     """Steers what a backend keeps. Every `Backend` of ours is one as well.
 
@@ -57,7 +58,8 @@ class Control(Protocol):
     set holds for a worker that is started again, too. The backend promises that a call which
     raises has changed nothing, and that none waits for requests to end.
 
-    All raise NotReadyError when the backend takes none now, ChangeRefusedError when it cannot.
+    All raise NotReadyError when the backend takes none now, ChangeRefusedError when it cannot;
+    `retire` and `invalidate` hold at once while a worker is away, for it has stored nothing.
     """
 
     async def publish(self, publication: Publication) -> PublicationState:

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass, field
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import cycle, islice
 from pathlib import Path
 
 import msgspec
 
+from gateway.backends.echo_memory import BLOCK_TOKENS, EchoMemory
 from gateway.backends.local import IDLE_STATS
 from gateway.errors import NotReadyError, StartError
+from prefixcache.control import (
+    Inspection,
+    Invalidation,
+    Publication,
+    PublicationState,
+    TenantQuota,
+)
 from prefixcache.errors import PrefixCacheError
-from prefixcache.index import common_prefix_tokens, unpack
+from prefixcache.index import unpack
 from prefixcache.text import OutputText, Tokenizer
 from prefixcache.types import (
     Delta,
@@ -31,8 +40,6 @@ from prefixcache.types import (
     Usage,
 )
 
-_BLOCK_TOKENS = 16
-
 
 @dataclass(slots=True)
 class _Totals:
@@ -43,37 +50,13 @@ class _Totals:
     output: int = 0
 
 
-@dataclass(slots=True)
-class _Memory:
-    """The last prompt of each tenant and salt, at most `limit` of them."""
-
-    limit: int = 64
-    prompts: dict[tuple[str, str | None], bytes] = field(default_factory=dict)
-
-    def cached_tokens(self, request: GenerationRequest, n_prompt: int) -> int:
-        """Return how far the last prompt goes along with this one, less the token to compute."""
-        last = self.prompts.get((request.tenant, request.salt), b"")
-        if not request.read_cache:
-            return 0
-        return min(common_prefix_tokens(last, 0, request.token_ids, 0), n_prompt - 1)
-
-    def keep(self, request: GenerationRequest) -> None:
-        """Remember the prompt, forgetting the oldest one when there are too many."""
-        if not request.store_cache:
-            return
-        self.prompts.pop((request.tenant, request.salt), None)
-        self.prompts[request.tenant, request.salt] = request.token_ids
-        if len(self.prompts) > self.limit:
-            del self.prompts[next(iter(self.prompts))]
-
-
 class EchoBackend:
-    """A `Backend` that gives a prompt's own tokens back, one by one.
+    """A `Backend`, and `Control`, that gives a prompt's own tokens back, one by one.
 
     Stop strings, stop tokens and max_tokens are honoured; the end of the prompt ends the
     answer like an end-of-text token, unless `ignore_eos` has it start over. Every token is certain:
-    its logprob is 0. A prompt counts as
-    cached as far as it equals the one before it of the same tenant and salt.
+    its logprob is 0. A prompt counts as cached as far as it equals the one before it of the same
+    tenant and salt, or a published one. Nothing is kept for longer because of `retain`.
     """
 
     def __init__(
@@ -87,7 +70,7 @@ class EchoBackend:
         self._max_model_tokens = max_model_tokens
         self._seconds_per_token = seconds_per_token
         self._tokenizer: Tokenizer | None = None
-        self._memory = _Memory()
+        self._memory = EchoMemory(clock=time.monotonic)
         self._totals = _Totals()
         self._running = 0
 
@@ -110,7 +93,7 @@ class EchoBackend:
             eos_token_ids=(),
             kv_bytes_per_token=0,
             pool_blocks=0,
-            block_size_tokens=_BLOCK_TOKENS,
+            block_size_tokens=BLOCK_TOKENS,
             dtype="none",
             weights="none",
             device="none",
@@ -123,8 +106,7 @@ class EchoBackend:
         if tokenizer is None:
             raise NotReadyError("the tokenizer is not loaded")
         prompt = unpack(request.token_ids)
-        cached = self._memory.cached_tokens(request, len(prompt))
-        self._memory.keep(request)
+        cached, written = self._memory.take(request)
         self._totals.prompt += len(prompt)
         self._totals.cached += cached
         self._running += 1
@@ -143,7 +125,7 @@ class EchoBackend:
                 if self._tokenizer is None:
                     yield Failed(request.request_id, FailureKind.CANCELLED, "the server stops")
                     return
-            usage = Usage(len(prompt), cached, answer.n_tokens)
+            usage = Usage(len(prompt), cached, answer.n_tokens, written)
             yield Finished(request.request_id, answer.reason, usage, text.stopped)
         finally:
             self._running -= 1
@@ -159,6 +141,31 @@ class EchoBackend:
             computed_tokens_total=totals.prompt - totals.cached + totals.output,
             output_tokens_total=totals.output,
         )
+
+    async def publish(self, publication: Publication) -> PublicationState:
+        """Count a prefix as cached for its tenants from now on. See `Control`."""
+        return self._open_memory().publish(publication, max_tokens=self._max_model_tokens - 1)
+
+    async def retire(self, prompt_id: str) -> None:
+        """Count it as cached no more."""
+        self._memory.retire(prompt_id)
+
+    async def invalidate(self, invalidation: Invalidation) -> None:
+        """Forget prompts; what is published is there again at once. See `Control`."""
+        self._memory.invalidate(invalidation)
+
+    async def set_quotas(self, quotas: Mapping[str, TenantQuota]) -> None:
+        """Remember quotas, to show them; there is no pool to divide. See `Control`."""
+        self._open_memory().set_quotas(quotas)
+
+    async def inspect(self, *, max_nodes: int = 1000, tenant: str | None = None) -> Inspection:
+        """Return what is remembered, each prompt as a tree of one node. See `Control`."""
+        return self._open_memory().inspection(max_nodes=max_nodes, tenant=tenant)
+
+    def _open_memory(self) -> EchoMemory:
+        if self._tokenizer is None:
+            raise NotReadyError("the tokenizer is not loaded")
+        return self._memory
 
     async def close(self) -> None:
         """End the requests in flight at their next token."""

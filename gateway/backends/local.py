@@ -7,18 +7,27 @@ import logging
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import TypeVar
 
 import msgspec
 
-from gateway.backends.changes import PendingChanges
+from gateway.backends.changes import PendingChanges, Standing
 from gateway.backends.process import WorkerProcess, launch_worker
 from gateway.backends.streams import EventStream
 from gateway.backends.watchdog import Watchdog
 from gateway.config import GatewayConfig
-from gateway.errors import NotReadyError, StartError
+from gateway.errors import ChangeRefusedError, NotReadyError, StartError
 from prefixcache import wire
 from prefixcache.config import EngineConfig
+from prefixcache.control import (
+    Inspection,
+    Invalidation,
+    Publication,
+    PublicationState,
+    TenantQuota,
+)
 from prefixcache.errors import WireError
 from prefixcache.types import (
     EngineStats,
@@ -44,6 +53,7 @@ IDLE_STATS = EngineStats(
     preemptions_total=0,
 )
 
+_A = TypeVar("_A", bound=wire.Answer)
 _DEFAULTS = GatewayConfig()
 _log = logging.getLogger(__name__)
 _TOTALS = tuple(name for name in EngineStats.__struct_fields__ if name.endswith("_total"))
@@ -54,11 +64,13 @@ _STEADY_SECONDS = 60.0  # a worker that lived so long is started again without a
 
 
 class LocalBackend:
-    """A `Backend` whose engine runs in a child process.
+    """A `Backend`, and `Control`, whose engine runs in a child process.
 
     When the worker dies, or hangs and is killed for it, every request in flight ends with
     Failed(WORKER_DIED) and the worker is started again, each time in a row after twice the delay.
-    Its cache starts empty; the counters in `stats` go on from where they were.
+    Its cache starts empty; the counters in `stats` go on from where they were. It is told of
+    quotas and publications before any request. It takes these before it has read the prompts
+    again; those that begin with one wait for that.
     """
 
     def __init__(
@@ -99,6 +111,7 @@ class LocalBackend:
         self._is_ready = False
         self._streams: dict[RequestId, EventStream] = {}
         self._changes = PendingChanges()
+        self._standing = Standing()
         self._past = self._latest = IDLE_STATS  # earlier workers' totals; this worker's numbers
 
     @property
@@ -139,31 +152,84 @@ class LocalBackend:
             NotReadyError: the worker is being started again, or died meanwhile.
         """
         adapters = {**self._config.adapters, name: folder}
-        model = await self._change(lambda number: wire.LoadAdapter(number, name, folder))
+        done = await self._ask(lambda n: wire.LoadAdapter(n, name, folder), wire.Changed)
         self._config = msgspec.structs.replace(self._config, adapters=adapters)
-        return model
+        return done.model
 
     async def unload_adapter(self, name: str) -> ModelInfo:
         """Take an adapter away; its requests go on to their end. Raises as `load_adapter`."""
-        model = await self._change(lambda number: wire.UnloadAdapter(number, name))
+        done = await self._ask(lambda number: wire.UnloadAdapter(number, name), wire.Changed)
         left = {each: folder for each, folder in self._config.adapters.items() if each != name}
         self._config = msgspec.structs.replace(self._config, adapters=left)
-        return model
+        return done.model
 
     async def reload(self, *, drains: bool = True) -> ModelInfo:
         """Read the model's weights again; return once they serve. Raises as `load_adapter`.
 
         `drains`: as in `Engine.reload`.
         """
-        return await self._change(lambda number: wire.Reload(number, drains))
+        return (await self._ask(lambda n: wire.Reload(n, drains), wire.Changed)).model
 
-    async def _change(self, make: Callable[[int], wire.Change]) -> ModelInfo:
+    async def publish(self, publication: Publication) -> PublicationState:
+        """Share a prefix and have it read; return once it is matchable. See `Control`."""
+        with self._standing.publishing(publication):
+            try:
+                done = await self._ask(lambda n: wire.Publish(n, publication), wire.PromptRead)
+            except asyncio.CancelledError:
+                self._tell(lambda number: wire.Retire(number, publication.prompt_id))
+                raise
+        return done.state
+
+    async def retire(self, prompt_id: str) -> None:
+        """Share it no more. That holds for a worker that is away: it has nothing."""
+        with suppress(NotReadyError):
+            await self._ask(lambda number: wire.Retire(number, prompt_id), wire.Done)
+        self._standing.publications.pop(prompt_id, None)
+
+    async def invalidate(self, invalidation: Invalidation) -> None:
+        """Make what was stored unmatchable. That holds for a worker that is away: it has nothing.
+
+        Raises:
+            ChangeRefusedError: no adapter of that name is loaded, or the name is missing.
+        """
+        with suppress(NotReadyError):
+            await self._ask(lambda number: wire.Invalidate(number, invalidation), wire.Done)
+
+    async def set_quotas(self, quotas: Mapping[str, TenantQuota]) -> None:
+        """Have these quotas and no others; see `Control`, and `EngineControl.set_quotas`."""
+        wanted = dict(quotas)
+        try:
+            await self._ask(lambda number: wire.SetQuotas(number, wanted), wire.Done)
+        except asyncio.CancelledError:
+            self._tell(lambda number: wire.SetQuotas(number, self._standing.quotas))
+            raise
+        self._standing.quotas = wanted
+
+    async def inspect(self, *, max_nodes: int = 1000, tenant: str | None = None) -> Inspection:
+        """Return the index as it is now, `tenant`'s part or all of it. See `Control`."""
+        answer = await self._ask(lambda n: wire.Inspect(n, max_nodes, tenant), wire.Inspected)
+        return answer.inspection
+
+    async def _ask(self, make: Callable[[int], wire.Change], kind: type[_A]) -> _A:
+        """Ask the worker for a change and return its answer, which is of that kind."""
         worker = self._worker
         if worker is None or not self._is_ready:
             raise NotReadyError("the worker is being started again; try in a moment")
         number, answer = self._changes.open()
-        worker.change(make(number))
-        return await answer
+        try:
+            worker.change(make(number))
+        except WireError as error:  # too long for a frame
+            answer.cancel()
+            raise ChangeRefusedError(str(error)) from error
+        found = await answer
+        if not isinstance(found, kind):
+            raise ChangeRefusedError(f"the worker's answer was {type(found).__name__}")
+        return found
+
+    def _tell(self, make: Callable[[int], wire.Change]) -> None:
+        """Ask the worker, if it is there, for a change that nobody waits for."""
+        if self._worker is not None:
+            self._worker.change(make(self._changes.open_unawaited()))
 
     def stats(self) -> EngineStats:
         """Return the worker's latest numbers, with the totals of its predecessors added."""
@@ -200,6 +266,8 @@ class LocalBackend:
             if self._clock() - born > _STEADY_SECONDS:
                 self._delay_seconds = self._first_delay_seconds
             worker = self._worker = await self._launch_again()
+            for make in self._standing.changes():
+                self._tell(make)
             self._is_ready = True
             self._on_restart()
             _log.info("the worker serves again")
@@ -241,7 +309,7 @@ class LocalBackend:
                     self._latest = message.stats
                     for event in message.events:
                         self._pass_on(worker, event)
-                elif isinstance(message, wire.Changed | wire.ChangeRefused):
+                elif isinstance(message, wire.Answer):
                     self._changes.answer(message)
         except WireError as error:
             return str(error)

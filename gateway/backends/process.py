@@ -19,7 +19,7 @@ from prefixcache.types import GenerationRequest, ModelInfo, RequestId
 
 _STANDARD_ERROR = 2  # the worker's standard output goes there too: ours is for the ready line
 
-Report = wire.Step | wire.Heartbeat | wire.Changed | wire.ChangeRefused
+Report = wire.Step | wire.Heartbeat | wire.Answer
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
@@ -202,11 +202,11 @@ async def _load(
                 return model
             case wire.StartFailed(text, is_bad_input):
                 raise BadModelError(text) if is_bad_input else StartError(text)
-            case wire.Step() | wire.Heartbeat() | wire.Changed() | wire.ChangeRefused():
-                raise WireError("the worker reported a step before it was ready")
             case None:
                 code = await process.wait()
                 raise StartError(f"the worker ended with exit code {code} as it loaded the model")
+            case _:
+                raise WireError("the worker reported a step before it was ready")
 
 
 async def _receive(reader: asyncio.StreamReader) -> wire.ToGateway | None:

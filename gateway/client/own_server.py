@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Coroutine, Sequence
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from gateway.client.streaming import BenchError
+from gateway.settings import variable_of
 
 READY = "ready "
 _STOP_SECONDS = 60.0  # more than the server's own drain
@@ -43,6 +45,7 @@ async def own_server(
         *("--until-stdin-ends", *arguments),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, variable_of("server", "usage_db"): "off"},  # it is nobody's use
     )
     try:
         yield OwnServer(await _announced(process, start_seconds), process.pid)

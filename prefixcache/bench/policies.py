@@ -8,6 +8,7 @@ from functools import partial
 
 from prefixcache.index.policies import PolicyOptions, make_policy
 from prefixcache.traces import Simulation, TraceRequest, simulate
+from prefixcache.traces.table import aligned
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +58,7 @@ def as_table(rows: Sequence[PolicyRow]) -> str:
         hit = f"{result.hit_blocks / max(result.blocks, 1):.4f}"
         attention = f"{result.hit_attention_pairs / max(result.attention_pairs, 1):.4f}"
         lines.append((row.trace, capacity, row.policy, f"{result.hit_blocks:,}", hit, attention))
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if column in {0, 2} else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-        )
-        for line in lines
-    )
+    return aligned(lines, left=(0, 2))
 
 
 def as_data(rows: Sequence[PolicyRow]) -> list[dict[str, object]]:

@@ -10,6 +10,7 @@ from importlib import resources
 import msgspec
 
 from prefixcache.config import EngineConfig, WeightsName
+from prefixcache.engine.allocator import keep_freed_memory
 from prefixcache.engine.loading import LoadedModel, load_model
 from prefixcache.engine.weights.quality import Quality, log_probabilities, quality, step_ms
 from prefixcache.errors import ConfigError
@@ -53,6 +54,7 @@ def compare(
 
     Cost: memory for vocabulary * tokens * 8 bytes beside the model.
     """
+    keep_freed_memory(env)  # as the worker does
     reference = None
     for each in (REFERENCE, *(name for name in weights if name != REFERENCE)):
         loaded = load_model(msgspec.structs.replace(config, weights=each), env=env, report=report)

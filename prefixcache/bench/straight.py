@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from prefixcache.config import EngineConfig
+from prefixcache.engine.allocator import keep_freed_memory
 from prefixcache.engine.loading import load_model
 from prefixcache.engine.plan import Chunk, plan_step
 from prefixcache.engine.sampling import Sampler, choose_tokens
@@ -21,6 +22,7 @@ class StraightStep:
     def __init__(
         self, config: EngineConfig, *, env: Mapping[str, str], report: Callable[[str], None]
     ) -> None:
+        keep_freed_memory(env)  # as the worker does
         self._loaded = load_model(config, env=env, report=report)
         pools = self._loaded.store.pools
         self._tables = tuple(  # a pool of a window's size is gone round again and again

@@ -15,7 +15,7 @@ from prefixcache.engine.scheduler import Scheduler
 from prefixcache.engine.scoring import token_scores
 from prefixcache.engine.sequence import Sequence
 from prefixcache.engine.shares import Share
-from prefixcache.index import PrefixCache
+from prefixcache.index import Lease, PrefixCache
 from prefixcache.types import (
     Delta,
     Event,
@@ -58,6 +58,7 @@ class Answers:
         self._info = info
         self._counters = counters
         self._events: list[Event] = []
+        self._readings: list[tuple[Sequence, Finished | Failed]] = []
         self.in_flight: dict[RequestId, Sequence] = {}
 
     @property
@@ -71,6 +72,8 @@ class Answers:
 
     def start(self, sequence: Sequence) -> None:
         """Tell that a request was admitted for the first time."""
+        if sequence.published is not None:
+            return
         self._counters.count_admission(sequence)
         usage = sequence.usage
         request_id = sequence.request.request_id
@@ -108,7 +111,7 @@ class Answers:
     ) -> None:
         """End a request by an error. `keep`: what it computed can be trusted."""
         request_id = sequence.request.request_id
-        self._events.append(Failed(request_id, kind, message, sequence.usage))
+        self._tell_end(sequence, Failed(request_id, kind, message, sequence.usage))
         self._end(sequence, keep=keep)
 
     def expire(self, sequence: Sequence, kind: FailureKind, limit_seconds: float) -> None:
@@ -126,6 +129,17 @@ class Answers:
         """Hand over what has happened since the last call, in order."""
         events, self._events = self._events, []
         return events
+
+    def readings(self) -> list[tuple[Sequence, Finished | Failed]]:
+        """Hand over what was read for the system since the last call, and how that ended."""
+        readings, self._readings = self._readings, []
+        return readings
+
+    def _tell_end(self, sequence: Sequence, event: Finished | Failed) -> None:
+        if sequence.published is None:
+            self._events.append(event)
+        else:
+            self._readings.append((sequence, event))
 
     def _choose(self, ready: list[_Proposal]) -> None:
         """Give each a token, and one more for each draft of its that was right.
@@ -174,8 +188,23 @@ class Answers:
         One that was preempted reads its own answer as well, and others may wait for that.
         """
         assert sequence.lease is not None
-        if sequence.n_computed <= sequence.n_admitted:
-            self._cache.commit(sequence.lease, sequence.packed(sequence.n_computed))
+        if sequence.n_computed > sequence.n_admitted:
+            return
+        self._cache.commit(sequence.lease, sequence.packed(sequence.n_computed))
+        if not sequence.has_stored_prompt:
+            self._note_stored(sequence, sequence.lease)
+
+    def _note_stored(self, sequence: Sequence, lease: Lease) -> None:
+        """Count what others find of its prompt because of it; at the prompt's end, retain that."""
+        n_whole = len(sequence.prompt) // lease.block_tokens * lease.block_tokens
+        n_most = max(n_whole - (sequence.cached_tokens or 0), 0)
+        sequence.written_tokens = min(sequence.written_before + lease.written_tokens, n_most)
+        if sequence.n_computed < len(sequence.prompt):
+            return
+        sequence.has_stored_prompt = True
+        if sequence.request.store_cache:
+            for retain in sequence.request.retain:
+                self._cache.retain(lease, retain.n_tokens, seconds=retain.seconds)
 
     def _advance_alone(self, sequence: Sequence, pick: Pick) -> None:
         try:
@@ -224,7 +253,7 @@ class Answers:
     def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
         request_id = sequence.request.request_id
         stop = None if sequence.text is None else sequence.text.stopped
-        self._events.append(Finished(request_id, reason, sequence.usage, stop))
+        self._tell_end(sequence, Finished(request_id, reason, sequence.usage, stop))
         self._end(sequence)
 
     def _fail_choosing(self, sequence: Sequence) -> None:

@@ -65,19 +65,45 @@ def paged_attention(
     _refuse_unknown(extras)
     layer = module.layer_idx
     assert isinstance(layer, int)
-    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    scores = Scores(scale, softcap)
+    scores = Scores(query.shape[-1] ** -0.5 if scaling is None else scaling, softcap)
+    output = attended(query[0], key[0], value[0], step, layer, scores, s_aux)
+    return output.view(1, query.shape[2], query.shape[1], -1), None
+
+
+def attended(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    step: Step,
+    layer: int,
+    scores: Scores,
+    sinks: Tensor | None = None,
+) -> Tensor:
+    """Attend as `paged_attention` does, without a batch dimension.
+
+    Args:
+        query: [heads, t, key_dim].
+        key, value: [kv_heads, t, dim], already written to the store.
+        step: the plan of this forward.
+        layer: whose KV is read.
+        scores: how scores are made.
+        sinks: [heads], one more score for each, with no value.
+
+    Returns:
+        [t, heads * value_dim], one row for each token, contiguous.
+    """
     planned = step.groups[step.store.group_of(layer)]
+    keys, values = step.store.layer(layer)
     if planned.fixed is not None:
-        if s_aux is not None:
+        if sinks is not None:
             raise EngineError("invariant mode has no attention with sinks")
-        keys, values = step.store.layer(layer)
-        return fixed_attention(query[0], keys, values, planned.fixed, scores), None
-    call = _Call(query[0], key[0], value[0], *step.store.layer(layer), scores)
+        output = fixed_attention(query, keys, values, planned.fixed, scores)
+        return output.view(output.shape[1], -1)
+    call = _Call(query, key, value, keys, values, scores)
     output, lse = call.attend(planned.parts)
-    if s_aux is not None:
-        output = call.with_sinks(output, lse, s_aux)
-    return call.unfolded(output), None
+    if sinks is not None:
+        output = call.with_sinks(output, lse, sinks)
+    return call.unfolded(output)
 
 
 def _refuse_unknown(extras: dict[str, object]) -> None:
@@ -145,31 +171,37 @@ class _Call:
         return output, self.folded.new_full(shape, -torch.inf, dtype=torch.float32)
 
     def unfolded(self, output: Tensor) -> Tensor:
-        """Return a folded output as [1, t, heads, value_dim], in the query's dtype."""
-        rows = output.view(self.kv_heads, self.n_rows, self.group, -1).transpose(0, 1)
-        return rows.reshape(1, self.n_rows, self.kv_heads * self.group, -1).to(self.folded.dtype)
+        """Return a folded output as [t, heads * value_dim], in the query's dtype."""
+        rows = output.view(self.kv_heads, self.n_rows, -1).transpose(0, 1)
+        return rows.reshape(self.n_rows, -1).to(self.folded.dtype)
 
     def _rows(self, part: Part) -> slice:
         return slice(part.rows.start * self.group, part.rows.stop * self.group)
 
     def _part(self, part: Part) -> tuple[Tensor, Tensor]:
-        query = self.folded[:, self._rows(part)]
+        is_whole = part.rows.stop - part.rows.start == self.n_rows
+        query = self.folded if is_whole else self.folded[:, self._rows(part)]
         if isinstance(part, RunPart):
-            keys, values = self.keys[:, None, part.slots], self.values[:, None, part.slots]
-            output, lse = softmax_attention(query[:, None], keys, values, self.scores)
-        elif isinstance(part, OwnPart):
-            return self._own_part(part, query)
-        else:
-            shape = (self.kv_heads, part.n_readers, -1)
-            keys = torch.index_select(self.keys, 1, part.slots, out=part.keys)
-            values = torch.index_select(self.values, 1, part.slots, out=part.values)
+            start, n_keys = part.slots.start, part.slots.stop - part.slots.start
             output, lse = softmax_attention(
-                query.view(*shape, query.shape[-1]),
-                keys.view(*shape, keys.shape[-1]),
-                values.view(*shape, values.shape[-1]),
+                query.unsqueeze(1),
+                self.keys.narrow(1, start, n_keys).unsqueeze(1),
+                self.values.narrow(1, start, n_keys).unsqueeze(1),
                 self.scores,
-                None if part.mask is None else part.mask.bias(self.group, query.dtype),
             )
+            return output.squeeze(1), lse.squeeze(1)
+        if isinstance(part, OwnPart):
+            return self._own_part(part, query)
+        shape = (self.kv_heads, part.n_readers, -1)
+        keys = torch.index_select(self.keys, 1, part.slots, out=part.keys)
+        values = torch.index_select(self.values, 1, part.slots, out=part.values)
+        output, lse = softmax_attention(
+            query.view(*shape, query.shape[-1]),
+            keys.view(*shape, keys.shape[-1]),
+            values.view(*shape, values.shape[-1]),
+            self.scores,
+            None if part.mask is None else part.mask.bias(self.group, query.dtype),
+        )
         return output.reshape(self.kv_heads, -1, output.shape[-1]), lse.reshape(self.kv_heads, -1)
 
     def _own_part(self, part: OwnPart, query: Tensor) -> tuple[Tensor, Tensor]:

@@ -13,12 +13,14 @@ from prefixcache.config import EngineConfig
 from prefixcache.engine.answers import Answers
 from prefixcache.engine.budget import StepBudget
 from prefixcache.engine.compiling import CompilingRequests, GrammarCompiler, ModelGrammars
+from prefixcache.engine.control import EngineControl
 from prefixcache.engine.counters import Counters
 from prefixcache.engine.deadlines import Deadlines, overdue_message
 from prefixcache.engine.deferred import Cancels
 from prefixcache.engine.index_groups import IndexGroups
 from prefixcache.engine.intake import Intake
 from prefixcache.engine.loading import LoadedModel, load_model, prepare_model
+from prefixcache.engine.publishing import Publishing
 from prefixcache.engine.reloading import LoadAgain
 from prefixcache.engine.runner import Runner
 from prefixcache.engine.scheduler import Scheduler
@@ -54,6 +56,7 @@ class Engine:
     Nothing happens between calls: `step` does the work, and returns what it brought. One
     thread at a time may call it; `cancel` may come at any moment, from within another call too (a
     generator that the garbage collector closes does that), and then takes effect a little later.
+    `control` is for its operator.
     """
 
     def __init__(
@@ -61,14 +64,14 @@ class Engine:
         loaded: LoadedModel,
         config: EngineConfig,
         *,
-        clock: Callable[[], float] = time.perf_counter,  # seconds; paces long prompts
+        clock: Callable[[], float] = time.perf_counter,  # seconds, never falling
         load_again: LoadAgain | None = None,  # for `reload`
     ) -> None:
         self._store = loaded.store
         self._tokenizer = loaded.tokenizer
         groups = IndexGroups.of(loaded.store)
         self._whole_group = groups.whole
-        self.cache = groups.new_cache(config, self._copy_block)
+        self.cache = groups.new_cache(config, self._copy_block, clock)
         device = loaded.model.device.type
         budget = StepBudget(
             step_seconds=config.step_seconds,
@@ -104,6 +107,17 @@ class Engine:
         self._swapping = Swapping(self._served, self._scheduler, self._runner, self._answers)
         self._deadlines = Deadlines(clock, max_queue_seconds=config.max_queue_seconds)
         self._cancels = Cancels(self._cancel)
+        self._publishing = Publishing(
+            self.cache, self._served, config, self._scheduler, self._answers, self._deadlines
+        )
+        self.control = EngineControl(
+            self.cache,
+            self._served,
+            self._scheduler.tenants,
+            self._publishing,
+            self._cancels,
+            whole_group=groups.whole,
+        )
 
     @classmethod
     def load(
@@ -163,7 +177,7 @@ class Engine:
     def has_work(self) -> bool:
         """Whether `step` would bring anything."""
         requests = self._answers.in_flight or self._answers.has_news or self._compiling
-        return bool(requests or self.is_reloading)
+        return bool(requests or self.is_reloading or self._publishing.has_work)
 
     @property
     def info(self) -> ModelInfo:
@@ -271,6 +285,7 @@ class Engine:
                 self._expire(*overdue)
             self._swapping.finish()
             self._take_compiled()
+            self._publishing.tend()
             shares = self._schedule()
             if shares:
                 self._counters.steps += 1
@@ -278,6 +293,7 @@ class Engine:
                 self._cancels.pause(poll or _nothing)
                 self._answers.take(shares, outcomes)
                 self._speculation.settle()
+            self._publishing.settle(is_idle=not self._answers.in_flight)
         return self._answers.events()
 
     def stats(self) -> EngineStats:
@@ -329,6 +345,7 @@ class Engine:
 
     def _queue(self, sequence: Sequence) -> None:
         if self._swapping.is_up_to_date(sequence):
+            self._publishing.need(sequence)
             self._answers.open(sequence)
             self._scheduler.waiting.add(sequence)
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 
 class TenantShares:
     """Counts the tokens computed for each tenant that has requests in flight.
+
+    A tenant of weight 2 is charged half of each token, and so has twice as many when others
+    compete with it. What was charged before its weight changed stands.
 
     Who comes back after a pause starts level with those who are there: what it did not use
     meanwhile is no credit, and what it had too much of is still counted. Source: arXiv:2401.00588,
@@ -14,8 +18,13 @@ class TenantShares:
     """
 
     def __init__(self) -> None:
-        self._tokens: dict[str, int] = {}
+        self._tokens: dict[str, float] = {}  # by weight
+        self._weights: dict[str, float] = {}
         self._in_flight: Counter[str] = Counter()
+
+    def set_weights(self, weights: Mapping[str, float]) -> None:
+        """Have these weights, and 1 for all others."""
+        self._weights = dict(weights)
 
     def enter(self, tenant: str) -> None:
         """Take note of a request. Cost: the known tenants, when it is the tenant's only one."""
@@ -40,8 +49,8 @@ class TenantShares:
 
     def charge(self, tenant: str, n_tokens: int) -> None:
         """Count tokens that are to be computed; below 0: that are not, after all."""
-        self._tokens[tenant] += n_tokens
+        self._tokens[tenant] += n_tokens / self._weights.get(tenant, 1.0)
 
-    def had(self, tenant: str) -> int:
+    def had(self, tenant: str) -> float:
         """Return how many tokens count as computed for a tenant with requests in flight."""
         return self._tokens[tenant]

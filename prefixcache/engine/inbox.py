@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from prefixcache.wire import Submit, ToWorker
+from prefixcache.wire import Publish, SetQuotas, Submit, ToWorker
 
 INBOX_BYTES = 8 * 2**20
 _MESSAGE_BYTES = 256  # what a message weighs beside what clients can make long
@@ -71,6 +71,11 @@ class Inbox:
 
 
 def _weight(message: ToWorker) -> int:
+    if isinstance(message, Publish):
+        tenants = message.publication.tenants or ()
+        return _MESSAGE_BYTES + len(message.publication.token_ids) + _NUMBER_BYTES * len(tenants)
+    if isinstance(message, SetQuotas):
+        return _MESSAGE_BYTES * (1 + len(message.quotas))
     if not isinstance(message, Submit):
         return _MESSAGE_BYTES
     sampling = message.request.sampling

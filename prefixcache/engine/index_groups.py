@@ -44,9 +44,17 @@ class IndexGroups:
         return self.windows.index(None)
 
     def new_cache(
-        self, config: EngineConfig, copy_block: Callable[[BlockCopy], None]
+        self,
+        config: EngineConfig,
+        copy_block: Callable[[BlockCopy], None],
+        clock: Callable[[], float],
     ) -> PrefixCache:
-        """Return an empty index over these groups. `copy_block`: copies KV within the store."""
+        """Return an empty index over these groups.
+
+        Args:
+            copy_block: copies KV within the store.
+            clock: seconds, never falling.
+        """
         options = PolicyOptions(idle_ttl_seconds=config.idle_ttl_seconds)
         return PrefixCache(
             pool_blocks=self.pool_blocks,
@@ -56,6 +64,7 @@ class IndexGroups:
             token_exact_reuse=config.token_exact_reuse,
             policy=partial(make_policy, config.eviction_policy, options),
             copy_block=copy_block,
+            clock=clock,
         )
 
     def tables(self, lease: Lease) -> tuple[tuple[Span, ...], ...]:

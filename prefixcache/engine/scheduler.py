@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from prefixcache.config import EngineConfig
@@ -16,6 +17,7 @@ from prefixcache.errors import PoolExhaustedError
 from prefixcache.index import Lease, PrefixCache
 
 VAIN_LOOKS_A_STEP = 16  # for room and for twins, so that a long queue costs no more
+VAIN_LOOKS_A_TENANT = 4  # of these, at one that is at its quota: they count for it alone
 MOST_WAITS = 8  # for one twin after another; then a request reads for itself
 
 
@@ -38,7 +40,9 @@ class Scheduler:
 
     When a running request can grow no more, the youngest of the lowest priority gives its room
     back and waits at the head of the queue; what it has computed stays in the tree as long as there
-    is room. The oldest of the highest priority is never preempted, so work goes on.
+    is room. The oldest of the highest priority is never preempted, so work goes on. But who is
+    within its tenant's reserve gives way for nobody else, and a tenant that holds as much as it
+    may finds its victims, and stops those behind it, among its own requests alone.
 
     A request whose prompt goes on like one that is being read now waits for that one's blocks, and
     lets those behind it pass. It waits for who runs, never for who waits itself.
@@ -102,11 +106,14 @@ class Scheduler:
     def _admit_in_turn(self, schedule: Schedule, prompts: PromptShares) -> None:
         """Offer room to those who wait, one by one, until a step's worth of looks was in vain."""
         turns, n_vain = Turns(self.waiting), 0
+        full: Counter[str] = Counter()  # looks in vain at tenants that hold as much as they may
         while n_vain < VAIN_LOOKS_A_STEP and len(self.running) < self._most_running:
             sequence = turns.next()
             if sequence is None:
                 return
             if sequence.is_behind_twin or not (self.admits_new or sequence.has_begun):
+                continue
+            if full[sequence.request.tenant] >= VAIN_LOOKS_A_TENANT:
                 continue
             if self._finds_twin(sequence):
                 n_vain += 1
@@ -115,6 +122,8 @@ class Scheduler:
             has_share = must_be_next or prompts.has_share_for(sequence, self._n_to_read(sequence))
             if has_share and self._is_admitted(sequence, schedule, turns):
                 prompts.add(sequence)
+            elif has_share and sequence.is_at_quota:
+                full[sequence.request.tenant] += VAIN_LOOKS_A_TENANT if must_be_next else 1
             elif must_be_next:
                 return
             else:
@@ -124,8 +133,10 @@ class Scheduler:
     def _is_admitted(self, sequence: Sequence, schedule: Schedule, turns: Turns) -> bool:
         """Admit one if there is room. One that there can never be room for has failed."""
         try:
+            sequence.is_at_quota = False
             lease = self._acquire(sequence)
-        except PoolExhaustedError:
+        except PoolExhaustedError as error:
+            sequence.is_at_quota = error.by_quota
             return False
         except Exception as error:  # the edge: one request's trouble is not the others'
             schedule.failed.append((sequence, error))
@@ -143,15 +154,19 @@ class Scheduler:
 
     def _acquire(self, sequence: Sequence) -> Lease:
         self._windows.require_one()
-        lease = self._cache.acquire(
-            sequence.namespace,
-            sequence.packed(sequence.n_tokens),
-            room_tokens=int(len(sequence.output) + 1 < sequence.max_tokens),
-            read=self._reads(sequence),
-            store=self._config.prefix_cache and sequence.request.store_cache,
-            priority=_worth(sequence),
-            waiter=sequence.waiter,
-        )
+        worth, waiter = _worth(sequence), sequence.waiter
+        if sequence.published is not None:
+            lease = self._cache.prompts.acquire(sequence.published, priority=worth, waiter=waiter)
+        else:
+            lease = self._cache.acquire(
+                sequence.namespace,
+                sequence.packed(sequence.n_tokens),
+                room_tokens=int(len(sequence.output) + 1 < sequence.max_tokens),
+                read=self.reads(sequence),
+                store=self._config.prefix_cache and sequence.request.store_cache,
+                priority=worth,
+                waiter=waiter,
+            )
         sequence.waiter = None
         if self._windows.is_needed:
             self._windows.enter(lease)
@@ -163,7 +178,7 @@ class Scheduler:
         One who has waited looks again: its twin may be back, or another one ahead of it. So no one
         waits for a twin that waits itself, whose turn may be much later.
         """
-        if not self.running or not self._reads(sequence) or sequence.n_waits >= MOST_WAITS:
+        if not self.running or not self.reads(sequence) or sequence.n_waits >= MOST_WAITS:
             return False
         tokens = sequence.packed(sequence.n_tokens)
         twin = self._cache.twins.wait(sequence.namespace, tokens, priority=_worth(sequence))
@@ -175,11 +190,12 @@ class Scheduler:
         sequence.n_waits += 1
         return True
 
-    def _reads(self, sequence: Sequence) -> bool:
+    def reads(self, sequence: Sequence) -> bool:
+        """Whether what is cached counts for a sequence."""
         return self._config.prefix_cache and sequence.request.read_cache
 
     def _match_length(self, sequence: Sequence) -> int:
-        if not self._reads(sequence):
+        if not self.reads(sequence):
             return 0
         tokens = sequence.packed(sequence.n_tokens)
         return self._cache.match_length(sequence.namespace, tokens)
@@ -216,8 +232,8 @@ class Scheduler:
         while True:
             try:
                 self._cache.extend(lease, sequence.n_tokens, most_tokens=sequence.most_tokens)
-            except PoolExhaustedError:
-                victim = self._victim()
+            except PoolExhaustedError as error:
+                victim = self._victim_for(sequence, by_quota=error.by_quota)
                 self._preempt(victim)
                 schedule.shares = [each for each in schedule.shares if each.sequence is not victim]
                 if victim is sequence:
@@ -242,11 +258,23 @@ class Scheduler:
         """Return who gives way: of the lowest priority, the youngest."""
         return max(reversed(self.running), key=self._level)
 
+    def _victim_for(self, sequence: Sequence, *, by_quota: bool) -> Sequence:
+        """Return who gives way so that one can grow: of those whose room it could have."""
+        tenant = sequence.request.tenant
+        helping = [
+            each
+            for each in self.running
+            if each.request.tenant == tenant
+            or (not by_quota and self._cache.holds_beyond_reserve(each.request.tenant))
+        ]
+        return max(reversed(helping), key=self._level)
+
     def _preempt(self, sequence: Sequence) -> None:
         assert sequence.lease is not None
         self.running.remove(sequence)
         self._give_back(sequence, sequence.lease, keep=True)
         sequence.n_computed = 0
+        sequence.written_before = sequence.written_tokens
         self.waiting.put_back(sequence)
         self.preemptions_total += 1
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from prefixcache.engine.adapters import LoadedAdapter
 from prefixcache.engine.drafting import Drafter
 from prefixcache.engine.sampling import Sampler
-from prefixcache.index import Lease, Namespace, Waiter, pack, unpack
+from prefixcache.index import Lease, Namespace, Published, Waiter, pack, unpack
 from prefixcache.text import OutputText
 from prefixcache.types import GenerationRequest, Usage
 
@@ -24,16 +24,22 @@ class Sequence:
     sampler: Sampler
     text: OutputText | None  # None: the engine has no tokenizer
     adapter: LoadedAdapter | None = None  # what it began with, whatever its name means later
+    published: Published | None = None  # what it reads for the system, and says nothing
     prompt: list[int] = field(init=False)
     output: list[int] = field(default_factory=list)
     lease: Lease | None = None  # None: waiting
     waiter: Waiter | None = None  # waits for what another one is computing
     serial: int = 0  # in order of arrival
     n_overtaken: int = 0  # how many that came later, or had their turn later, were admitted before
+    is_at_quota: bool = False  # its tenant alone stood in its way at its last turn
     n_waits: int = 0  # how often it has waited for a twin
     n_admitted: int = 0  # tokens known when it was admitted last: those it reads
     n_computed: int = 0  # positions whose KV is written, from 0
     cached_tokens: int | None = None  # as of the first admission
+    written_tokens: int = 0  # of the prompt, that others find because of it
+    written_before: int = 0  # of these, when it was preempted last
+    has_stored_prompt: bool = False
+    reading: Sequence | None = None  # who is to read, for the system, what it begins with
     drafter: Drafter | None = None  # what guesses its next tokens, once it has said one
     n_scored: int = 0  # prompt tokens whose score is known, or not wanted
     has_ended: bool = False
@@ -75,7 +81,9 @@ class Sequence:
 
     @property
     def is_behind_twin(self) -> bool:
-        """Whether somebody who runs is reading what it begins with, so that it better waits."""
+        """Whether somebody is reading, or about to read, what it begins with: it better waits."""
+        if self.reading is not None and not (self.reading.has_begun or self.reading.has_ended):
+            return True
         return self.waiter is not None and self.waiter.leader is not None
 
     @property
@@ -100,7 +108,8 @@ class Sequence:
     @property
     def usage(self) -> Usage:
         """What the request has used until now."""
-        return Usage(len(self.prompt), self.cached_tokens or 0, len(self.output))
+        cached = self.cached_tokens or 0
+        return Usage(len(self.prompt), cached, len(self.output), self.written_tokens)
 
     def tokens(self, start: int, stop: int) -> list[int]:
         """Return token ids of positions start..stop-1."""

@@ -53,7 +53,7 @@ def softmax_attention(
         Output [a, b, n, value_dim] in the query's dtype and log-sum-exp of the scores [a, b, n]
         in float32. In memory both are [a, n, b, ...].
     """
-    is_flash = query.device.type == "cpu" and key.shape[-1] == value.shape[-1] and scores.is_plain
+    is_flash = query.is_cpu and key.shape[-1] == value.shape[-1] and scores.is_plain
     if bias is not None and bias.dim() == 3:
         bias = bias.unsqueeze(0)
     if not is_flash:

@@ -44,7 +44,7 @@ class Swapping:
         self._runner.use_model(following.loaded.model)
         self._scheduler.admits_new = True
         for sequence in in_flight:
-            if not self._served.keep_up(sequence):
+            if sequence.published is None and not self._served.keep_up(sequence):
                 self._answers.fail(sequence, FailureKind.INVALID, _NO_ADAPTER)
 
     def is_up_to_date(self, sequence: Sequence) -> bool:

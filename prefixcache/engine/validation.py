@@ -6,9 +6,18 @@ import math
 
 from prefixcache.config import MAX_ADAPTER_NAME
 from prefixcache.index import TOKEN_BYTES
-from prefixcache.types import FailureKind, GenerationRequest, Grammar, ModelInfo, SamplingParams
+from prefixcache.types import (
+    FailureKind,
+    GenerationRequest,
+    Grammar,
+    ModelInfo,
+    Retain,
+    SamplingParams,
+)
 
 MOST_ADDED = 1e6  # to a logit: far more than any of a model's, and finite in float32
+
+MOST_RETAINS = 16  # of one request
 
 Rule = tuple[str, bool, str]  # a setting, whether it is as it must be, and how that is
 
@@ -46,6 +55,7 @@ def request_refusal(
         or unusable
         or _sampling_fault(request.sampling)
         or _deadline_fault(request.deadline_seconds)
+        or _retain_fault(request.retain)
     )
     kind = FailureKind.GRAMMAR if unusable and wrong == unusable else FailureKind.INVALID
     return None if wrong is None else (kind, wrong)
@@ -71,6 +81,15 @@ def _grammar_fault(grammar: Grammar | None, max_bytes: int, has_tokenizer: bool)
 def _deadline_fault(seconds: float | None) -> str | None:
     if seconds is not None and not seconds > 0:
         return f"deadline_seconds is {seconds}; it must be above 0"
+    return None
+
+
+def _retain_fault(retain: tuple[Retain, ...]) -> str | None:
+    if len(retain) > MOST_RETAINS:
+        return f"{len(retain)} prefixes are to be retained; {MOST_RETAINS} are the most"
+    for each in retain:
+        if each.n_tokens < 1 or not each.seconds > 0:
+            return f"retain is {each.n_tokens} tokens, {each.seconds} s; both must be above 0"
     return None
 
 

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 
 from transformers.utils.logging import disable_progress_bar
 
+from prefixcache.engine.allocator import keep_freed_memory
 from prefixcache.engine.changes import Changes
 from prefixcache.engine.engine import Engine
 from prefixcache.engine.heartbeat import Pulse
@@ -28,10 +29,8 @@ from prefixcache.types import Event, GenerationRequest
 from prefixcache.wire import (
     HEADER,
     Cancel,
-    LoadAdapter,
     Progress,
     Ready,
-    Reload,
     Start,
     StartFailed,
     Step,
@@ -39,7 +38,6 @@ from prefixcache.wire import (
     Submit,
     ToGateway,
     ToWorker,
-    UnloadAdapter,
     decode_to_worker,
     encode,
     payload_length,
@@ -128,12 +126,12 @@ class Worker:
                 self._submit(request)
             case Cancel(request_id):
                 self._engine.cancel(request_id)
-            case LoadAdapter() | UnloadAdapter() | Reload():
-                self._changes.make(message)
             case Stop():
                 self._is_stopping = True
             case Start():
                 logger.error("a second start message is ignored")
+            case _:
+                self._changes.make(message)
 
     def _submit(self, request: GenerationRequest) -> None:
         try:
@@ -234,6 +232,7 @@ def main(arguments: list[str]) -> int:
     # drains first and then closes the socket.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    keep_freed_memory(os.environ)
     disable_progress_bar()  # of weights that load in a second
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stream:

@@ -211,6 +211,7 @@ class Accounts:
         self._touched: list[Account] = []
         self._last_giver: Account | None = None
         self.n_kept = 0  # blocks that retentions keep, of all accounts
+        self._defaults: dict[str, Quota] = {}  # of those whose default is another one
         for tenant, quota in quotas.items():
             self.set_quota(tenant, quota)
 
@@ -249,6 +250,28 @@ class Accounts:
         account.set_quota(quota)
         self.touch(account)
 
+    def set_default(self, tenant: str, quota: Quota) -> None:
+        """Say what a tenant has that is not named, other than all and no promise; set it so."""
+        self._defaults[tenant] = quota
+        self.set_quota(tenant, quota)
+
+    def set_quotas(self, quotas: Mapping[str, Quota]) -> None:
+        """Have these quotas, and the default for all others.
+
+        Raises:
+            ConfigError: the reserves are more than the pool. Nothing changes.
+        """
+        wanted = {**self._defaults, **quotas}
+        n_reserved = sum(quota.reserved_blocks for quota in wanted.values())
+        if n_reserved > self._pools.n_blocks:
+            reason = f"the pool has {self._pools.n_blocks} blocks; reserve less"
+            raise ConfigError("reserved_blocks of all tenants", n_reserved, reason)
+        for tenant in wanted:
+            self.of(tenant)
+        for account in self:
+            account.set_quota(wanted.get(account.tenant, Quota()))
+            self.touch(account)
+
     @property
     def n_slack(self) -> int:
         """Held blocks of all tenants that nobody has asked for."""
@@ -271,8 +294,11 @@ class Accounts:
         kept_for_others = reserves.n_unused - account.unused_reserve
         if system_path:
             kept_for_others -= min(system_path, self.of(SYSTEM_TENANT).unused_reserve)
-        own = account.max_blocks - account.n_held + account.n_slack - own_path
-        return min(shared - kept_for_others, own)
+        return min(shared - kept_for_others, self.n_left_of_quota(account, own_path))
+
+    def n_left_of_quota(self, account: Account, own_path: int = 0) -> int:
+        """Return how many blocks more the account's requests may have by its maximum. O(1)."""
+        return account.max_blocks - account.n_held + account.n_slack - own_path
 
     def most_blocks(self, account: Account) -> int:
         """Return what one request of the account could have if nothing else ran. O(1)."""

@@ -258,8 +258,7 @@ class Admission:
         if through is not None and (passage is None or not passage.is_pinned):
             system_path = self._keeper.unpinned_blocks(through.node, through.edge_blocks)
         account = root.account
-        obtainable = self._accounts.n_obtainable(account, own_path, system_path)
-        self._room.require(n_missing, obtainable)
+        self._room.require(account, n_missing, own_path, system_path)
         source = match.source
         if source is None or source.pins or not self._token_exact:
             return match

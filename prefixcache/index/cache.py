@@ -179,8 +179,7 @@ class PrefixCache:
         self._leases.require_live(lease)
         account = lease.account
         n_needed = max(self._admission.blocks_for(n_tokens, account), lease.n_needed)
-        obtainable = self._accounts.n_obtainable(account)
-        self._room.require(n_needed - lease.n_needed, obtainable)
+        self._room.require(account, n_needed - lease.n_needed)
         missing = n_needed - lease.n_blocks
         if missing > 0:
             self._leases.resize(lease, lease.n_blocks, lease.n_blocks)
@@ -234,6 +233,7 @@ class PrefixCache:
             self._leases.require_window_room(lease, length)
         is_current = lease.anchor is lease.root and lease.root.checked_epoch == self._forest.epoch
         if not (lease.stores and (is_current or self._forest.is_storable(lease.anchor))):
+            lease.n_written = 0
             if self._in_flight.waiters:
                 self._in_flight.ended(lease)  # those who wait for it would wait in vain
             return
@@ -325,6 +325,15 @@ class PrefixCache:
         """
         self._accounts.set_quota(tenant, quota)
 
+    def set_quotas(self, quotas: Mapping[str, Quota]) -> None:
+        """Give tenants these quotas, and all others the default. Raises as `set_quota`."""
+        self._accounts.set_quotas(quotas)
+
+    def holds_beyond_reserve(self, tenant: str) -> bool:
+        """Return whether what a tenant's requests hold would be others' if they ended. O(1)."""
+        account = self._accounts.find(tenant)
+        return account.n_held - account.n_slack > account.reserved_blocks
+
     def subscribe(self, observer: Observer) -> None:
         """Tell `observer` of what is stored and removed from now on."""
         self._observers.add(observer)
@@ -353,6 +362,10 @@ class PrefixCache:
     def tenant_stats(self, tenant: str) -> TenantStats:
         """Return one tenant's blocks, quota and counters. Cost: the trees."""
         return self._report.tenant(tenant)
+
+    def tenants(self) -> list[TenantStats]:
+        """Return the numbers of every tenant that was ever seen. Cost: tenants and trees."""
+        return self._report.tenants()
 
     def namespace_stats(self) -> list[NamespaceStats]:
         """Return the counters of every namespace that has something stored or running."""

@@ -68,13 +68,15 @@ class Committer:
             self._windows.store(lease.window_hold, filled, filled.end_block)
         if self._observers.all:
             self._observers.stored(filled, 0, n_blocks)
+        lease.n_written += n_blocks
         lease.move(filled, lease.n_stored + n_blocks, rest)
 
     def finish_prompt(self, lease: Lease, published: Published, n_written: int, now: float) -> None:
-        """Store the last part of a published prompt and retain it, if all of it is written."""
-        if published.is_live and n_written >= len(published.tokens) // TOKEN_BYTES:
+        """Store the last part of a published prompt that is all written; retain a pinned one."""
+        if published.is_live and n_written >= published.n_tokens:
             self._store_tail(lease, published.tokens, now)
-            self._retentions.keep(lease.node, inf, 0)
+            if published.is_pinned:
+                self._retentions.keep(lease.node, inf, 0)
 
     def _store_tail(self, lease: Lease, tokens: Packed, now: float) -> None:
         """Bring the last block of a published prompt into the tree, though it is not full."""
@@ -114,4 +116,5 @@ class Committer:
             self._windows.store(lease.window_hold, node, n_full)
         if self._observers.all:
             self._observers.stored(node, node.n_blocks - n_blocks, n_blocks)
+        lease.n_written += n_blocks
         lease.move(node, n_full, rest)

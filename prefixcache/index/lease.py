@@ -33,7 +33,8 @@ class Lease:
     that `acquire` or `extend` was asked for stay, until `commit` exchanges them for equal ones.
 
     For its holder are `id`, `namespace`, `generations`, `cached_tokens`, `miss`, `priority`,
-    `is_live`, `capacity_tokens`, `spans` and `first_block`. The rest is the cache's.
+    `is_live`, `capacity_tokens`, `written_tokens`, `spans` and `first_block`. The rest is the
+    cache's.
     """
 
     __slots__ = (
@@ -49,6 +50,7 @@ class Lease:
         "n_blocks",
         "n_needed",
         "n_stored",
+        "n_written",
         "node",
         "own",
         "priority",
@@ -78,6 +80,7 @@ class Lease:
         self.anchor = anchor  # the root, or the mount that it passes through
         self.node = node  # the deepest node it pins: its path is the first n_stored blocks
         self.n_stored = self.n_needed = self.n_blocks = n_stored
+        self.n_written = 0  # blocks that the tree has from it; 0 when they can be matched no more
         self.priority = priority
         self.stores = stores
         self.block_tokens = block_tokens
@@ -114,6 +117,16 @@ class Lease:
     def capacity_tokens(self) -> int:
         """Positions that its blocks have room for."""
         return self.n_blocks * self.block_tokens
+
+    @property
+    def written_tokens(self) -> int:
+        """Tokens of its prompt, beyond the cached ones, that others find because of it.
+
+        In whole blocks, as of the last `commit`: none of what an equal request had stored first,
+        and nothing once that commit could store no more.
+        """
+        n_stored_tokens = self.n_stored * self.block_tokens
+        return min(self.n_written * self.block_tokens, max(n_stored_tokens - self.cached_tokens, 0))
 
     @property
     def n_slack(self) -> int:

@@ -54,12 +54,19 @@ class Publisher:
         return iter(self.prompts)
 
     def publish(
-        self, namespace: Namespace, name: str, tokens: bytes, tenants: frozenset[str] | None
+        self,
+        namespace: Namespace,
+        name: str,
+        tokens: bytes,
+        tenants: frozenset[str] | None,
+        version: int | None,
+        is_pinned: bool,
     ) -> Published:
-        """Enter a new version of a prompt."""
-        version = self._versions.get((namespace, name), 0) + 1
-        self._versions[namespace, name] = version
-        published = Published(name, version, namespace, tokens, tenants)
+        """Enter a version of a prompt; None: the next one of its name."""
+        latest = self._versions.get((namespace, name), 0)
+        version = latest + 1 if version is None else version
+        self._versions[namespace, name] = max(version, latest)
+        published = Published(name, version, namespace, tokens, tenants, is_pinned)
         self.prompts[published] = None
         for key in self._keys(published):
             self._by_start.setdefault(key, []).append(published)
@@ -79,10 +86,25 @@ class Publisher:
             del self._retired[next(iter(self._retired))]
         self._forest.unmount(published)
 
-    def is_shared_by_another(self, published: Published) -> bool:
-        """Return whether a live prompt has the same tokens in the same tree. Cost: the prompts."""
+    def equal_to(self, published: Published) -> list[Published]:
+        """Return the live prompts with the same tokens in the same tree. Cost: the prompts."""
         place = published.namespace, published.tokens
-        return any((other.namespace, other.tokens) == place for other in self.prompts)
+        return [other for other in self.prompts if (other.namespace, other.tokens) == place]
+
+    def begun_by(self, namespace: Namespace, tokens: Packed) -> list[Published]:
+        """Return the prompts that `tokens` begin with and that the namespace may use.
+
+        Cost: as a look-up.
+        """
+        system = system_namespace(namespace)
+        block = bytes(tokens[: self._block_bytes])
+        keys = [(system, tenant, block) for tenant in (None, namespace.tenant)]
+        return [
+            published
+            for key in keys
+            for published in self._by_start.get(key, ())
+            if tokens[: len(published.tokens)] == published.tokens
+        ]
 
     def was_retired(self, namespace: Namespace, first_block: bytes) -> bool:
         """Return whether a prompt that begins like this was shared with `namespace` once."""

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
+from prefixcache.index.accounts import Account
 from prefixcache.index.core import Core
 from prefixcache.index.groups import GroupPools
+from prefixcache.index.misses import Tally
 from prefixcache.index.nodes import Root
 from prefixcache.index.snapshot import Snapshot, snapshot_of
 from prefixcache.index.stats import CacheStats, NamespaceStats, TenantStats, sum_of
@@ -47,17 +51,15 @@ class Report:
         """Return an account's numbers."""
         account = self._accounts.find(tenant)
         roots = (root for root in self._forest if isinstance(root, Root))
-        own = (root.tally for root in roots if root.account is account)
-        return TenantStats(
-            tenant=account.tenant,
-            cached_blocks=account.n_cached,
-            held_blocks=account.n_held,
-            retained_blocks=account.n_kept,
-            reserved_blocks=account.reserved_blocks,
-            max_blocks=account.max_blocks,
-            lookups=sum_of([account.tally, *own]),
-            evicted_blocks=account.evicted_blocks,
-        )
+        return _stats(account, [root.tally for root in roots if root.account is account])
+
+    def tenants(self) -> list[TenantStats]:
+        """Return the numbers of all accounts."""
+        tallies: defaultdict[Account, list[Tally]] = defaultdict(list)
+        for root in self._forest:
+            if isinstance(root, Root):
+                tallies[root.account].append(root.tally)
+        return [_stats(account, tallies[account]) for account in self._accounts]
 
     def namespaces(self) -> list[NamespaceStats]:
         """Return the numbers of every current tree."""
@@ -81,3 +83,17 @@ class Report:
         """Return where the counts of a layer group are kept, and at which index."""
         is_window, index = self._core.places[group]
         return self._core.windows if is_window else self._core.pools, index
+
+
+def _stats(account: Account, own: list[Tally]) -> TenantStats:
+    """Return an account's numbers; `own`: the counters of the trees that it has now."""
+    return TenantStats(
+        tenant=account.tenant,
+        cached_blocks=account.n_cached,
+        held_blocks=account.n_held,
+        retained_blocks=account.n_kept,
+        reserved_blocks=account.reserved_blocks,
+        max_blocks=account.max_blocks,
+        lookups=sum_of([account.tally, *own]),
+        evicted_blocks=account.evicted_blocks,
+    )

@@ -35,10 +35,19 @@ class Room:
         self._retentions = retentions
         self._hooks = hooks
 
-    def require(self, n_blocks: int, n_obtainable: int) -> None:
-        """Raise PoolExhaustedError if `n_blocks` is more than `n_obtainable`."""
-        if n_blocks > n_obtainable:
-            raise PoolExhaustedError(n_blocks, max(n_obtainable, 0), self._pools.n_held)
+    def require(
+        self, account: Account, n_blocks: int, own_path: int = 0, system_path: int = 0
+    ) -> None:
+        """Raise PoolExhaustedError if the account's requests cannot have `n_blocks` more.
+
+        Args:
+            own_path, system_path: as in `Accounts.n_obtainable`.
+        """
+        most = self._accounts.n_obtainable(account, own_path, system_path)
+        if n_blocks > most:
+            by_quota = n_blocks > self._accounts.n_left_of_quota(account, own_path)
+            by_quota &= account.max_blocks < self._pools.n_blocks  # else the pool is full
+            raise PoolExhaustedError(n_blocks, max(most, 0), self._pools.n_held, by_quota)
 
     def take(self, lease: Lease, n_blocks: int, now: float) -> None:
         """Give `lease`, which has no slack, `n_blocks` more; they are known to be obtainable.

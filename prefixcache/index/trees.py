@@ -37,7 +37,7 @@ class Trees:
         can_copy = block.is_token_exact and not self.windows.pools
         self.block = replace(block, is_token_exact=can_copy)
         self.accounts = Accounts(self.pools, make_policy, shares.quotas)
-        self.accounts.set_quota(SYSTEM_TENANT, shares.published_of(self.pools.n_blocks))
+        self.accounts.set_default(SYSTEM_TENANT, shares.published_of(self.pools.n_blocks))
         self.hooks = Hooks()
         self.observers = Observers(self.hooks, block.n_bytes)
         self.gone = Gone()

@@ -55,6 +55,10 @@ class KVStore:
                 ):
                     room = torch.empty((*shape, dim), dtype=layout.dtype, device=device)
                     tensors.append(room.fill_(0))
+            self._views = {
+                layer: (self._keys[group][index], self._values[group][index])
+                for layer, (group, index) in self._place.items()
+            }
         except (RuntimeError, MemoryError) as error:
             memory_bytes = self.memory_bytes
             reason = f"{memory_bytes} bytes could not be taken on {device}; lower it"
@@ -76,8 +80,7 @@ class KVStore:
 
         Writing to them writes to the store.
         """
-        group, index = self._place[layer]
-        return self._keys[group][index], self._values[group][index]
+        return self._views[layer]
 
     def write(self, layer: int, slots: Tensor, keys: Tensor, values: Tensor) -> None:
         """Write the KV of t positions.

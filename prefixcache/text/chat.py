@@ -129,7 +129,7 @@ class PromptEncoder:
 
         Raises: as `prompt`.
 
-        Cost: as `prompt`, and for each mark that of the conversation up to it.
+        Cost: as `prompt`, and for each different mark that of the conversation up to it.
         """
         prompt = self.prompt(
             messages,
@@ -145,8 +145,8 @@ class PromptEncoder:
             return cut.token_ids
 
         ids = prompt.token_ids
-        fixed = (fixed_tokens(ids, messages, tools, mark, encode) for mark in marks)
-        return MarkedPrompt(*prompt, tuple(fixed))
+        fixed = {mark: fixed_tokens(ids, messages, tools, mark, encode) for mark in set(marks)}
+        return MarkedPrompt(*prompt, tuple(fixed[mark] for mark in marks))
 
     def text(
         self,

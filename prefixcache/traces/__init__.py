@@ -2,25 +2,46 @@
 
 from prefixcache.traces.curve import MissRatioCurve, infinite_cache, miss_ratio_curve
 from prefixcache.traces.flat import flat_lru
-from prefixcache.traces.formats import read_mooncake, read_trace, read_weka
+from prefixcache.traces.formats import FORMATS, TraceFormat
 from prefixcache.traces.optimum import optimum
-from prefixcache.traces.records import TraceRequest, merged
+from prefixcache.traces.pacing import Pacing
+from prefixcache.traces.reading import ReadOptions, ReadReport, Skipped
+from prefixcache.traces.recorder import TraceWriter
+from prefixcache.traces.records import TraceRequest
+from prefixcache.traces.replay import ReplayResult, replay
+from prefixcache.traces.runs import ReplayPlan, ReplayRow
 from prefixcache.traces.sampled import sampled_miss_ratio_curve
 from prefixcache.traces.simulate import replayed, simulate
 from prefixcache.traces.sums import Simulation
+from prefixcache.traces.texts import TextEncoder
+from prefixcache.traces.trace import Trace, TraceReading, open_trace, read_trace
+from prefixcache.traces.whatif import WhatIf
 
 __all__ = [
+    "FORMATS",
     "MissRatioCurve",
+    "Pacing",
+    "ReadOptions",
+    "ReadReport",
+    "ReplayPlan",
+    "ReplayResult",
+    "ReplayRow",
     "Simulation",
+    "Skipped",
+    "TextEncoder",
+    "Trace",
+    "TraceFormat",
+    "TraceReading",
     "TraceRequest",
+    "TraceWriter",
+    "WhatIf",
     "flat_lru",
     "infinite_cache",
-    "merged",
     "miss_ratio_curve",
+    "open_trace",
     "optimum",
-    "read_mooncake",
     "read_trace",
-    "read_weka",
+    "replay",
     "replayed",
     "sampled_miss_ratio_curve",
     "simulate",

@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class TraceRequest:
-    """One request of a trace."""
+    """One request of a trace. Fields after the first five are None where a format lacks them."""
 
     timestamp_seconds: float  # of its arrival, from the trace's start
     input_tokens: int
     output_tokens: int
     hash_ids: tuple[int, ...]  # one per block; each stands for the whole prefix up to its end
     block_tokens: int
+    conversation: str | None = None  # requests of one conversation or session have it in common
+    tenant: str | None = None
+    model: str | None = None
+    cached_tokens: int | None = None  # what the server that was recorded reused
 
+    def with_ids(
+        self, timestamp_seconds: float, hash_ids: tuple[int, ...], block_tokens: int
+    ) -> TraceRequest:
+        """Return the same request at another time and in other blocks.
 
-def merged(traces: Sequence[Iterable[TraceRequest]]) -> list[TraceRequest]:
-    """Return the requests of several traces that start at one moment, by arrival.
-
-    Their hash ids are made different, so that no trace matches another.
-    """
-    apart = [
-        replace(request, hash_ids=tuple(id * len(traces) + index for id in request.hash_ids))
-        for index, trace in enumerate(traces)
-        for request in trace
-    ]
-    return sorted(apart, key=lambda request: request.timestamp_seconds)
+        What `dataclasses.replace` does, in a third of the time.
+        """
+        return TraceRequest(
+            timestamp_seconds,
+            self.input_tokens,
+            self.output_tokens,
+            hash_ids,
+            block_tokens,
+            self.conversation,
+            self.tenant,
+            self.model,
+            self.cached_tokens,
+        )

@@ -94,7 +94,7 @@ def test_bad_options_are_one_line(
 def test_a_malformed_trace_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Exit code 2, and the file and line on standard error."""
     path = tmp_path / "bad.jsonl"
-    path.write_text("{}\n", encoding="utf-8")
+    path.write_text('{"input_length": "x"}\n', encoding="utf-8")
     assert run("--trace", str(path)) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "bad.jsonl, line 1: " in line

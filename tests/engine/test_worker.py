@@ -14,6 +14,7 @@ import pytest
 from msgspec import structs
 
 from prefixcache.config import EngineConfig
+from prefixcache.control import Invalidation, InvalidationKind, Publication, TenantQuota
 from prefixcache.engine.default_model import DEFAULT_MODEL
 from prefixcache.index import pack
 from prefixcache.types import (
@@ -28,15 +29,24 @@ from prefixcache.types import (
 )
 from prefixcache.wire import (
     HEADER,
+    Answer,
     Cancel,
     Change,
     Changed,
     ChangeRefused,
+    Done,
     Heartbeat,
+    Inspect,
+    Inspected,
+    Invalidate,
     LoadAdapter,
     Progress,
+    PromptRead,
+    Publish,
     Ready,
     Reload,
+    Retire,
+    SetQuotas,
     Start,
     StartFailed,
     Step,
@@ -210,9 +220,9 @@ def test_model_that_cannot_load_is_reported(gateway: Gateway, tmp_path: Path) ->
     assert gateway.close() == 1
 
 
-def answer_to(gateway: Gateway, change: Change) -> Changed | ChangeRefused:
+def answer_to(gateway: Gateway, change: Change) -> Answer:
     gateway.send(change)
-    while not isinstance(message := gateway.receive(), Changed | ChangeRefused):
+    while not isinstance(message := gateway.receive(), Answer):
         pass
     assert message.change_id == change.change_id
     return message
@@ -298,6 +308,58 @@ def test_weights_are_reloaded_over_the_wire(gateway: Gateway, tmp_path: Path) ->
     assert isinstance(refused, ChangeRefused)
     gateway.send(request("again"))
     assert outcome(gateway, "again")[0] == new
+
+
+def publication(prompt_id: str, n_tokens: int = 40) -> Publication:
+    tokens = pack(prompt_ids(n_tokens))
+    return Publication(prompt_id=prompt_id, name="n", version=1, token_ids=tokens)
+
+
+def cached(gateway: Gateway, name: str) -> int:
+    gateway.send(request(name, n_prompt=44))
+    last = outcome(gateway, name)[1]
+    assert isinstance(last, Finished)
+    return last.usage.cached_tokens
+
+
+def test_each_order_of_an_operator_is_answered_once(gateway: Gateway, model_folder: Path) -> None:
+    """Prompts are published and retired, all is invalidated, shared out and shown over the wire."""
+    gateway.start(model_folder)
+    read = answer_to(gateway, Publish(1, publication("p")))
+    assert isinstance(read, PromptRead)
+    assert read.state.cached_tokens == 32
+    assert isinstance(answer_to(gateway, Publish(2, publication("p"))), ChangeRefused)
+    assert isinstance(answer_to(gateway, Publish(3, publication("q", 15))), ChangeRefused)
+    assert cached(gateway, "hit") == 40
+    assert isinstance(answer_to(gateway, Retire(4, "p")), Done)
+    everything = Invalidation(kind=InvalidationKind.EVERYTHING)
+    assert isinstance(answer_to(gateway, Invalidate(5, everything)), Done)
+    assert cached(gateway, "miss") == 0
+    quotas = {"t": TenantQuota(reserved_tokens=10**9)}
+    refused = answer_to(gateway, SetQuotas(6, quotas))
+    assert isinstance(refused, ChangeRefused)
+    assert "reserve" in refused.message
+    assert isinstance(answer_to(gateway, SetQuotas(7, {"t": TenantQuota(weight=2)})), Done)
+    shown = answer_to(gateway, Inspect(8, 10**9))
+    assert isinstance(shown, Inspected)
+    assert {tree.tenant for tree in shown.inspection.trees if tree.is_current} == {"default"}
+    assert shown.inspection.publications == []
+
+
+def test_a_publication_that_is_retired_as_it_is_read_is_answered(
+    gateway: Gateway, model_folder: Path
+) -> None:
+    """Whoever waits for it is told before the retirement is; an id may be used after that."""
+    gateway.start(model_folder)
+    gateway.send(Publish(1, publication("p", 200)))
+    gateway.send(Retire(2, "p"))
+    gateway.send(Publish(3, publication("p", 200)))
+    answers: list[Answer] = []
+    while len(answers) < 3:
+        if isinstance(message := gateway.receive(), Answer):
+            answers.append(message)
+    assert [type(answer) for answer in answers] == [ChangeRefused, Done, PromptRead]
+    assert [answer.change_id for answer in answers] == [1, 2, 3]
 
 
 def test_adapters_that_cannot_load_are_bad_input(gateway: Gateway, model_folder: Path) -> None:

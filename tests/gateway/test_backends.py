@@ -28,6 +28,7 @@ from prefixcache.types import (
     SamplingParams,
     Started,
 )
+from tests.support.fake_worker import ENDLESS
 from tests.support.gateways import echo_backend
 from tests.support.waiting import until
 
@@ -115,7 +116,7 @@ async def test_counters_never_fall(backend: Backend) -> None:
 
 async def test_close_ends_what_is_in_flight(backend: Backend) -> None:
     """Closing a backend ends every request with Failed, and later ones are refused."""
-    request = make_request("a", *range(50, 60), max_tokens=10**6, ignore_eos=True)
+    request = make_request("a", ENDLESS, *range(50, 60), max_tokens=10**6, ignore_eos=True)
     reading = asyncio.create_task(events_of(backend, request))
     await until(lambda: backend.stats().running)
     await backend.close()

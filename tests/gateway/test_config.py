@@ -60,14 +60,14 @@ def test_a_file_that_cannot_be_read_is_a_config_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
 def test_loopback_needs_no_keys(host: str) -> None:
     """Addresses that only this machine reaches may be bound."""
-    assert GatewayConfig(host=host).host == host
+    assert Settings(server=GatewayConfig(host=host)).server.host == host
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.org", ""])  # noqa: S104
 def test_other_addresses_are_refused(host: str) -> None:
     """Without keys the server would be open to others, so it does not start."""
     with pytest.raises(ConfigError, match="API keys"):
-        GatewayConfig(host=host)
+        Settings(server=GatewayConfig(host=host))
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,12 @@ def test_a_stream_ends_with_the_error_in_its_own_framing() -> None:
 
 @pytest.mark.parametrize(
     ("path", "field"),
-    [("/v1/messages/x", "request_id"), ("/v1beta/x", "status"), ("/v1/messagesx", "param")],
+    [
+        ("/v1/messages/x", "request_id"),
+        ("/v1beta/x", "status"),
+        ("/v1/messagesx", "param"),
+        ("/v1/cachedContents/x/y", "status"),
+    ],
 )
 async def test_unknown_routes_too(gateway: Gateway, path: str, field: str) -> None:
     """A route that is not there is a 404 in the dialect that its path belongs to."""

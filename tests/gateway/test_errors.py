@@ -39,7 +39,10 @@ ARGUMENTS: dict[str, tuple[object, ...]] = {  # of those that take other than on
     "OverloadedError": (64,),
     "PoolExhaustedError": (3, 1, 2),
     "PromptTooLongError": (9, 8),
+    "OverLimitError": (9, 8, "answers"),
+    "RateLimitedError": ("tokens", 60, 1.5),
     "RequestTooLargeError": (3, 2, 16),
+    "TenantBusyError": ("requests running", 2),
     "TextError": (7,),
     "UnsupportedModelError": ("Mamba", "why"),
 }

@@ -17,7 +17,7 @@ import openai
 import pytest
 
 from gateway.backends.local import LocalBackend
-from gateway.config import GatewayConfig
+from gateway.config import GatewayConfig, Settings
 from gateway.errors import StartError
 from gateway.metrics import Metrics
 from gateway.server import StopSignals, serve
@@ -208,7 +208,7 @@ class Life:
         backend = echo_backend(folder, seconds_per_token=0.02)
         self.serving = asyncio.create_task(
             serve(
-                config,
+                Settings(server=config),
                 lambda _: backend,
                 announce=self.said.set_result,
                 signals=self.signals,
@@ -285,14 +285,15 @@ async def test_a_signal_while_the_model_loads_ends_the_server(tmp_path: Path) ->
     def never(url: str) -> None:
         raise AssertionError(url)
 
-    serving = serve(GatewayConfig(port=0), lambda _: backend, announce=never, signals=signals)
+    settings = Settings(server=GatewayConfig(port=0))
+    serving = serve(settings, lambda _: backend, announce=never, signals=signals)
     assert await asyncio.wait_for(serving, 10) == 0
 
 
 async def test_a_taken_port_is_a_start_error(tmp_path: Path) -> None:
     """A port that another process holds is said so, and nothing is started."""
     with socket.create_server(("127.0.0.1", 0)) as held:
-        config = GatewayConfig(port=held.getsockname()[1])
+        settings = Settings(server=GatewayConfig(port=held.getsockname()[1]))
         backend = ScriptedBackend(tmp_path, [])
         with pytest.raises(StartError, match="cannot listen"):
-            await serve(config, lambda _: backend, announce=print, signals=StopSignals())
+            await serve(settings, lambda _: backend, announce=print, signals=StopSignals())

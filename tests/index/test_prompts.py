@@ -253,3 +253,64 @@ def test_less_than_a_block_cannot_be_published() -> None:
     """There is nothing that could be shared."""
     with pytest.raises(ConfigError):
         cache_of().prompts.publish("p", pack([1]))
+
+
+def test_a_prompt_that_is_not_pinned_goes_like_anything_else() -> None:
+    """It is found until room is needed, and not retained; an equal one that is pinned keeps it."""
+    cache = cache_of(8)
+    loose = cache.prompts.publish("p", pack([1, 2, 3, 4, 5]), pin=False, version=7)
+    read(cache, loose)
+    assert (loose.version, cache.prompts.is_read(loose)) == (7, True)
+    assert cache.tenant_stats(SYSTEM_TENANT).retained_blocks == 0
+    pinned = publish(cache, 1, 2, 3, 4, 5)
+    assert pinned.version == 8
+    assert cache.tenant_stats(SYSTEM_TENANT).retained_blocks == 3
+    cache.prompts.retire(pinned)
+    cache.check()
+    assert cache.prompts.is_read(loose)
+    assert cache.tenant_stats(SYSTEM_TENANT).retained_blocks == 0
+    cache.evict(2)
+    assert cache.prompts.cached_tokens(loose) == 2
+    assert cache.prompts.unread() == [loose]
+
+
+def test_blocks_of_pinned_prompts_are_counted_once_where_they_are_shared() -> None:
+    """In order of publication: equal ones take nothing more, half a block at the end takes one."""
+    cache = cache_of()
+    prompts = [(1, 2, 3, 4, 5), (1, 2, 3, 4, 5), (1, 2, 3, 9), (7, 8), (1, 2, 3, 4, 5, 6)]
+    for ids in prompts:
+        publish(cache, *ids)
+    cache.prompts.publish("loose", pack([1, 2, 8, 8]), pin=False)
+    assert [n_blocks for _, n_blocks in cache.prompts.pinned()] == [3, 0, 1, 1, 1]
+    assert cache.counts().cached == 6
+    like = cache.prompts.publish("q", pack([1, 2, 3, 4, 7, 7, 7]))
+    assert cache.prompts.blocks_beyond_others(like) == 2
+    assert cache.prompts.most_blocks == 24
+
+
+def test_prompts_that_a_request_begins_with() -> None:
+    """Whole ones that its tenant may use, read or not."""
+    cache = cache_of()
+    every = cache.prompts.publish("all", pack([1, 2, 3]))
+    theirs = cache.prompts.publish("u's", pack([1, 2]), tenants=frozenset({"u"}))
+    for namespace, prompts in ((T, [every]), (U, [every, theirs])):
+        assert cache.prompts.begun_by(namespace, pack([1, 2, 3, 4])) == prompts
+    assert cache.prompts.begun_by(T, pack([1, 2])) == []
+
+
+def test_who_waits_for_a_reading_of_the_system_goes_on_as_its_waiter() -> None:
+    """A second reading of the same tokens waits, and takes what the first has stored."""
+    cache = cache_of()
+    first, second = (cache.prompts.publish(name, pack(range(1, 7))) for name in "ab")
+    lease = cache.prompts.acquire(first)
+    waiter = cache.twins.wait(second.namespace, second.tokens)
+    assert waiter is not None
+    cache.commit(lease, first.tokens)
+    assert waiter.is_ready
+    other = cache.prompts.acquire(second, waiter=waiter)
+    assert other.cached_tokens == 5
+    cache.commit(other, second.tokens)
+    assert other.written_tokens == 0
+    for each in (lease, other):
+        cache.release(each)
+    cache.check()

@@ -294,3 +294,36 @@ def test_the_systems_name_is_nobodys() -> None:
     """No request can read or fill its tree under that name."""
     with pytest.raises(ConfigError):
         cache_of().acquire(Namespace(tenant=SYSTEM_TENANT), pack([1, 2, 3]))
+
+
+def test_quotas_are_set_all_at_once_or_not_at_all() -> None:
+    """Whoever is not named has the default again, the published prompts theirs."""
+    cache = cache_of(12, t=Quota(reserved_blocks=8))
+    with pytest.raises(ConfigError, match="the pool has 12 blocks"):
+        cache.set_quotas({"u": Quota(reserved_blocks=6), "v": Quota(reserved_blocks=7)})
+    assert cache.tenant_stats("t").reserved_blocks == 8
+    assert cache.tenant_stats("u").reserved_blocks == 0
+    cache.set_quotas({"u": Quota(reserved_blocks=6), SYSTEM_TENANT: Quota(3, 6)})
+    shown = {stats.tenant: (stats.reserved_blocks, stats.max_blocks) for stats in cache.tenants()}
+    assert shown == {"t": (0, 12), "u": (6, 12), SYSTEM_TENANT: (3, 6)}
+    cache.set_quotas({})
+    assert cache.tenant_stats(SYSTEM_TENANT).max_blocks == 3
+    assert take(cache, T, 12).is_live
+
+
+def test_what_a_quota_stops_is_told_apart_from_a_full_pool() -> None:
+    """Other tenants' ends are of help in one of the cases alone; the cached path counts too."""
+    cache = cache_of(12, t=Quota(max_blocks=4))
+    keep(cache, 1, 2, 3, 4, namespace=T)
+    take(cache, T, 2)
+    with pytest.raises(PoolExhaustedError, match="quota leaves") as stopped:
+        cache.acquire(T, pack([1, 2, 3, 4, 5, 6]))
+    assert stopped.value.by_quota
+    growing = take(cache, U, 9)
+    assert not cache.holds_beyond_reserve("v")
+    assert cache.holds_beyond_reserve("u")
+    with pytest.raises(PoolExhaustedError) as stopped:
+        cache.extend(growing, 22)
+    assert not stopped.value.by_quota
+    cache.set_quotas({"u": Quota(reserved_blocks=9)})
+    assert not cache.holds_beyond_reserve("u")

@@ -2,7 +2,8 @@
 
 Run as `python -m tests.support.fake_worker --socket PATH`. It answers a prompt with the prompt's
 ids written as numbers, one for each step; the first id of a prompt may ask for trouble instead.
-It counts the Cancel frames that it gets where others count preemptions.
+It remembers what is published and which quotas are set, and shows that; it caches nothing. It
+counts the Cancel frames that it gets where others count preemptions.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from queue import Empty, SimpleQueue
 import msgspec
 
 from prefixcache import wire
+from prefixcache.control import Inspection, Publication, PublicationState, TenantQuota, TenantShown
 from prefixcache.index import unpack
 from prefixcache.types import (
     Delta,
@@ -131,6 +133,67 @@ class FakeEngine:
         )
 
 
+class FakeControl:
+    """What an operator has asked for."""
+
+    def __init__(self) -> None:
+        self.published: dict[str, Publication] = {}
+        self.quotas: dict[str, TenantQuota] = {}
+
+    def answer(self, change: wire.Change) -> wire.Answer | None:
+        number = change.change_id
+        match change:
+            case wire.Publish(publication=publication):
+                self.published[publication.prompt_id] = publication
+                if unpack(publication.token_ids)[0] == SILENT:
+                    return None
+                return wire.PromptRead(number, state_of(publication))
+            case wire.Retire(prompt_id=prompt_id):
+                self.published.pop(prompt_id, None)
+            case wire.SetQuotas(quotas=quotas):
+                self.quotas = quotas
+            case wire.Inspect():
+                return wire.Inspected(number, self.shown())
+            case _:
+                pass
+        return wire.Done(number)
+
+    def shown(self) -> Inspection:
+        return Inspection(
+            trees=[],
+            is_complete=True,
+            tenants=[tenant_of(name, quota) for name, quota in self.quotas.items()],
+            publications=[state_of(each) for each in self.published.values()],
+            pool=PoolCounts(free=POOL_BLOCKS, cached=0, held=0),
+            longest_free_run=POOL_BLOCKS,
+            block_size_tokens=16,
+            kv_bytes_per_token=1,
+        )
+
+
+def state_of(publication: Publication) -> PublicationState:
+    n_tokens = len(publication.token_ids) // 4
+    return PublicationState(
+        prompt_id=publication.prompt_id, n_tokens=n_tokens, cached_tokens=n_tokens // 16 * 16
+    )
+
+
+def tenant_of(name: str, quota: TenantQuota) -> TenantShown:
+    return TenantShown(
+        tenant=name,
+        cached_tokens=0,
+        held_tokens=0,
+        retained_tokens=0,
+        reserved_tokens=quota.reserved_tokens,
+        max_tokens=quota.max_tokens or 0,
+        requests_total=0,
+        prompt_tokens_total=0,
+        hit_tokens_total=0,
+        evicted_tokens_total=0,
+        misses={},
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--socket", required=True)
@@ -213,7 +276,7 @@ class Pulse:
 def serve(connection: Connection, heartbeat_seconds: float) -> None:
     inbox: SimpleQueue[wire.ToWorker] = SimpleQueue()
     threading.Thread(target=read_into, args=(connection, inbox), daemon=True).start()
-    engine, pulse = FakeEngine(), Pulse(connection, heartbeat_seconds)
+    engine, control, pulse = FakeEngine(), FakeControl(), Pulse(connection, heartbeat_seconds)
     while True:
         events: list[Event] = []
         for message in waiting_messages(inbox, wait=engine.stats.running == 0):
@@ -225,6 +288,13 @@ def serve(connection: Connection, heartbeat_seconds: float) -> None:
                     events += engine.submit(request)
                 case wire.Cancel(request_id):
                     events += engine.cancel(request_id)
+                case wire.Start():
+                    pass
+                case _:
+                    answer = control.answer(message)
+                    if answer is not None:
+                        with pulse.writing:
+                            connection.sendall(wire.encode(answer))
         events += engine.step()
         engine.account(events)
         with pulse.writing:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,10 +15,11 @@ from openai import AsyncOpenAI
 
 from gateway.backends.base import Backend
 from gateway.backends.echo import EchoBackend
-from gateway.config import GatewayConfig
+from gateway.config import GatewayConfig, Settings
 from gateway.metrics import Metrics
 from gateway.server import make_runner, open_listener, url_of
 from gateway.service import Service
+from gateway.tenancy import Tenancy
 from tests.support.tokenizers import write_piece_tokenizer
 
 MODEL = "tiny"
@@ -73,17 +74,25 @@ def echo_backend(folder: Path, pieces: list[bytes] | None = None, **options: flo
 
 @asynccontextmanager
 async def running_gateway(
-    backend: Backend, *, metrics: Metrics | None = None, **settings: ConfigValue
+    backend: Backend,
+    *,
+    metrics: Metrics | None = None,
+    make_tenancy: Callable[[GatewayConfig, Metrics], Tenancy] | None = None,
+    read_settings: Callable[[], Settings] | None = None,
+    **settings: ConfigValue,
 ) -> AsyncIterator[Gateway]:
     """Serve `backend` on a free port as the model `tiny`; end it in good order."""
     config = GatewayConfig(port=0, served_model_name=MODEL, **settings)  # type: ignore[arg-type]
+    metrics = metrics or Metrics()
     service = Service(
         backend,
         config,
-        metrics or Metrics(),
+        metrics,
         new_id=lambda: uuid.uuid4().hex,
         clock=time.perf_counter,
         wall_clock=time.time,
+        tenancy=None if make_tenancy is None else make_tenancy(config, metrics),
+        read_settings=read_settings,
     )
     await service.start()
     runner = await make_runner(service)

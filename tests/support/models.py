@@ -15,10 +15,12 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from prefixcache.config import EngineConfig
+from prefixcache.control import Publication
 from prefixcache.engine import Engine
 from prefixcache.engine.loading import prepare_model
 from prefixcache.engine.model import PagedModel
 from prefixcache.engine.plan import Step
+from prefixcache.engine.publications import Reading
 from prefixcache.index import Namespace, pack
 from prefixcache.text import Tokenizer
 from prefixcache.types import (
@@ -28,6 +30,7 @@ from prefixcache.types import (
     Finished,
     GenerationRequest,
     RequestId,
+    Retain,
     SamplingParams,
     Started,
 )
@@ -199,6 +202,7 @@ class Bench:
         adapter: str | None = None,
         priority: int = 0,
         deadline_seconds: float | None = None,
+        retain: tuple[Retain, ...] = (),
         **sampling: Any,
     ) -> None:
         params = SamplingParams(max_tokens=n_tokens, **sampling)
@@ -215,8 +219,29 @@ class Bench:
                 adapter=adapter,
                 priority=priority,
                 deadline_seconds=deadline_seconds,
+                retain=retain,
             )
         )
+
+    def publish(self, prompt_id: str, tokens: Sequence[int], **options: Any) -> Reading:
+        """Publish a prompt and step until that has ended; return how."""
+        publication = Publication(
+            prompt_id=prompt_id, name=prompt_id, version=1, token_ids=pack(tokens), **options
+        )
+        self.engine.control.publish(publication)
+        readings: list[Reading] = []
+        for _ in range(1000):
+            readings += self.engine.control.readings()
+            if readings:
+                (reading,) = readings
+                return reading
+            self.step()
+        raise AssertionError("it is never read")
+
+    def cached_of(self, prompt_id: str) -> int:
+        """Return how much of a publication is cached now."""
+        states = self.engine.control.inspect(max_nodes=0).publications
+        return next(each.cached_tokens for each in states if each.prompt_id == prompt_id)
 
     def step(self, poll: Callable[[], None] | None = None) -> list[Event]:
         events = self.engine.step(poll)

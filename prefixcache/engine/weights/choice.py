@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from prefixcache.config import EngineConfig, WeightsName
+from prefixcache.engine.weights.processor import Processor
 from prefixcache.engine.weights.products import (
     HalfProduct,
     Int8Product,
@@ -42,11 +43,16 @@ def load_dtype(config: EngineConfig, device: torch.device) -> torch.dtype | str:
     return "auto" if config.weights == "auto" else torch.bfloat16
 
 
-def choose_kind(wanted: WeightsName, dtype: torch.dtype, device: torch.device) -> WeightKind | None:
+def choose_kind(
+    wanted: WeightsName,
+    dtype: torch.dtype,
+    device: torch.device,
+    processor: Processor | None = None,
+) -> WeightKind | None:
     """Return the packed form for weights of `dtype`, or None where they stay as they are.
 
-    16bit is bfloat16 where the CPU multiplies it by itself, which makes long prompts fast, and
-    float16 elsewhere.
+    16bit is bfloat16 where the CPU gains by that, which makes long prompts fast, and
+    float16 elsewhere. `processor`: None: this machine's.
 
     Raises:
         ConfigError: the CPU or this torch has no kernel for what is wanted, or the weights
@@ -66,7 +72,7 @@ def choose_kind(wanted: WeightsName, dtype: torch.dtype, device: torch.device) -
             raise ConfigError("weights", wanted, _no_kernel("16bit or float32"))
         return "int8"
     kinds: tuple[WeightKind, ...] = ("float16",)
-    if torch.cpu._is_avx512_bf16_supported():
+    if (processor or Processor.here()).gains_from_bfloat16:
         kinds = ("bfloat16", "float16")
     for kind in kinds:
         if is_usable(kind):

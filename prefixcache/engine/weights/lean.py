@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from prefixcache.engine.attention import paged_attention
-from prefixcache.engine.paged_cache import PagedCache
+from prefixcache.engine.attention import attended
 from prefixcache.engine.plan import Step
+from prefixcache.engine.softmax import Scores
 from prefixcache.engine.weights.norms import Angles, rotate
 from prefixcache.engine.weights.parts import LayerParts
 from prefixcache.engine.weights.products import Product
@@ -39,6 +40,10 @@ class LeanLayer(nn.Module):
         self.original = original
         self.attention_type = getattr(original, "attention_type", None)  # some models ask for it
         self._parts, self._products, self._angles = parts, products, angles
+        layer = parts.attention.layer_idx
+        assert isinstance(layer, int)
+        self._layer = layer
+        self._scores = Scores(parts.scaling, parts.softcap)
 
     def forward(
         self,
@@ -69,48 +74,18 @@ class LeanLayer(nn.Module):
         if parts.norms.heads is not None:
             rotated = parts.norms.heads(rotated)
         rotated = rotate(rotated, *self._angles.of(*position_embeddings)).transpose(0, 1)
-        seen = attend(
-            parts,
-            step,
-            rotated[: parts.heads],
-            rotated[parts.heads :],
-            heads[:, n_rotated:].transpose(0, 1),
-        )
+        query, key = torch.split(rotated, [parts.heads, parts.kv_heads])
+        value = heads[:, n_rotated:].transpose(0, 1)
+        slots = step.groups[step.store.group_of(self._layer)].slots
+        step.store.write(self._layer, slots, key, value)
+        seen = attended(query, key, value, step, self._layer, self._scores)
         output = self._products.output(seen)
         after = parts.norms.after_attention
         return output if after is None else after(output)
 
     def _fed_forward(self, rows: Tensor) -> Tensor:
         parts = self._parts
-        both = self._products.gate_up(parts.norms.before_mlp(rows))
-        half = both.shape[1] // 2
-        output = self._products.down(parts.activation(both[:, :half]).mul_(both[:, half:]))
+        gates, ups = self._products.gate_up(parts.norms.before_mlp(rows)).chunk(2, 1)
+        output = self._products.down(parts.activation(gates).mul_(ups))
         after = parts.norms.after_mlp
         return output if after is None else after(output)
-
-
-def attend(parts: LayerParts, step: Step, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Write keys and values to the store and attend; the lean layers' one way to both.
-
-    Args:
-        parts: of the layer.
-        step: the plan of this forward.
-        query, key, value: [heads or kv_heads, t, head_dim], rotated.
-
-    Returns:
-        [t, heads * head_dim].
-    """
-    layer = parts.attention.layer_idx
-    assert isinstance(layer, int)
-    keys, values = PagedCache(step).update(key.unsqueeze(0), value.unsqueeze(0), layer)
-    output, _ = paged_attention(
-        parts.attention,
-        query.unsqueeze(0),
-        keys,
-        values,
-        None,
-        step=step,
-        scaling=parts.scaling,
-        softcap=parts.softcap,
-    )
-    return output.reshape(output.shape[1], -1)

@@ -11,6 +11,7 @@ from torch import Tensor
 from prefixcache.config import EngineConfig, WeightsName
 from prefixcache.engine.weights import choice
 from prefixcache.engine.weights.choice import choose_kind, head_kind, is_usable, load_dtype, packer
+from prefixcache.engine.weights.processor import Processor
 from prefixcache.engine.weights.products import Int8Product, PlainProduct, WeightKind
 from prefixcache.errors import ConfigError
 
@@ -113,6 +114,32 @@ def test_setting_gives_a_kind(
     if "float16" in kinds and not is_usable("float16"):
         pytest.skip("no 16-bit kernel on this machine")
     assert choose_kind(wanted, dtype, device) in kinds
+
+
+@pytest.mark.skipif(not is_usable("float16"), reason="no kernel on this machine")
+@pytest.mark.parametrize(
+    ("processor", "gains"),
+    [
+        (Processor("AuthenticAMD", has_bfloat16_vectors=True, has_tiles=False), True),
+        (Processor("AuthenticAMD", has_bfloat16_vectors=False, has_tiles=False), False),
+        (Processor("GenuineIntel", has_bfloat16_vectors=True, has_tiles=False), False),
+        (Processor("GenuineIntel", has_bfloat16_vectors=True, has_tiles=True), True),
+        (Processor("", has_bfloat16_vectors=False, has_tiles=False), False),
+    ],
+)
+def test_sixteen_bits_are_bfloat16_where_that_is_faster(processor: Processor, gains: bool) -> None:
+    """Tiles, or vectors that take twice as many numbers, make it bfloat16; nothing else does."""
+    assert processor.gains_from_bfloat16 == gains
+    expected = "bfloat16" if gains and is_usable("bfloat16") else "float16"
+    assert choose_kind("16bit", torch.float32, CPU, processor) == expected
+    assert choose_kind("auto", torch.float32, CPU, processor) == expected
+
+
+def test_two_looks_at_this_machine_agree() -> None:
+    """The choice is the processor's and not the moment's."""
+    assert Processor.here() == Processor.here()
+    kinds = [choose_kind("16bit", torch.float32, CPU) for _ in range(2)]
+    assert kinds[0] == kinds[1]
 
 
 def test_output_layer_of_int8_gets_more_bits() -> None:

@@ -1,0 +1,197 @@
+"""The routes of the Gemini dialect: answers, counts and models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import msgspec
+from aiohttp import web
+
+from gateway.api.calls import Prompts, check_count, make_call, prompt_of
+from gateway.api.choice_text import ChoiceText
+from gateway.api.exchange import Asked, answer_body, read_work
+from gateway.api.gemini_caches import CACHED_CONTENTS, VERSIONS, add_cache_routes
+from gateway.api.gemini_models import CountBody, GenerateBody, GenerationConfig, read_fields
+from gateway.api.gemini_options import check_config, wishes_of
+from gateway.api.gemini_prompt import (
+    declarations_of,
+    messages_of,
+    template_tool,
+    tool_fields,
+)
+from gateway.api.gemini_replies import CandidateShape, Head, text_details
+from gateway.api.tool_use import JsonObject, tool_use
+from gateway.cached_contents import CachedContent, CachedContents
+from gateway.errors import InvalidRequestError
+from gateway.http import EVENT_STREAM, SERVICE, defer_continue, json_response
+from gateway.service import Served, Service
+from gateway.tenants import Tenant
+from prefixcache.types import Retain
+
+_METHODS = ["generateContent", "streamGenerateContent", "countTokens", "createCachedContent"]
+_BESIDE = ("system_instruction", "tools", "tool_config")  # are the cached content's
+
+
+async def generate_content(request: web.Request) -> web.StreamResponse:
+    """Answer a conversation with the model's next turn."""
+    return await answer_body(request, partial(_asked, request, None))
+
+
+async def stream_content(request: web.Request) -> web.StreamResponse:
+    """Answer bit by bit: events with alt=sse, else the items of an array."""
+    content_type = EVENT_STREAM if request.query.get("alt") == "sse" else "application/json"
+    return await answer_body(request, partial(_asked, request, content_type))
+
+
+async def count_tokens(request: web.Request) -> web.Response:
+    """Answer with the length of a prompt; nothing is computed or kept."""
+    n_tokens = await read_work(request, partial(_n_tokens, request))
+    counted = {"totalTokens": n_tokens, "promptTokensDetails": text_details(n_tokens)}
+    return json_response(msgspec.json.encode(counted))
+
+
+async def list_models(request: web.Request) -> web.Response:
+    """Answer with the model and its adapters."""
+    served = request.app[SERVICE].served()
+    models = [_model(served.called(name)) for name in served.names]
+    return json_response(msgspec.json.encode({"models": models}))
+
+
+async def show_model(request: web.Request) -> web.Response:
+    """Answer with one model or adapter, if it is served."""
+    served = request.app[SERVICE].served_as(request.match_info["model"])
+    return json_response(msgspec.json.encode(_model(served)))
+
+
+def add_gemini_routes(app: web.Application) -> None:
+    """Add the dialect's routes, and the memory of what tenants keep."""
+    add_cache_routes(app)
+    for action, handler in (
+        ("generateContent", generate_content),
+        ("streamGenerateContent", stream_content),
+        ("countTokens", count_tokens),
+    ):
+        for version in VERSIONS:
+            path = f"/{version}/models/{{model:.+}}:{action}"
+            app.router.add_post(path, handler, expect_handler=defer_continue)
+    app.router.add_get("/v1beta/models", list_models)
+    app.router.add_get("/v1beta/models/{model:.+}", show_model)
+
+
+def _asked(
+    request: web.Request, stream_type: str | None, service: Service, tenant: Tenant, data: bytes
+) -> Asked:
+    """Return what a body asks for. Slow with a large one: not for the event loop."""
+    body = read_fields(GenerateBody, data, turn=service.decoding)
+    served = service.served_as(request.match_info["model"], tenant)
+    config = body.generation_config or GenerationConfig()
+    bound = check_config(config, service.config)
+    cached = _cached(request.app[CACHED_CONTENTS], tenant, body, served)
+    whole = body if cached is None else _after(cached, body)
+    use = tool_use(tool_fields(declarations_of(whole), whole.tool_config, bound), served)
+    wishes = wishes_of(
+        config,
+        use,
+        shown_special_ids=use.shown_ids(served),
+        salt=body.cache_salt,
+        retain=_retain(cached, service),
+    )
+    prompts = Prompts("contents", [_token_ids(service, served, whole)])
+    call = make_call(service, tenant, served, prompts, wishes)
+    head = Head(
+        id=service.new_id(),
+        model=served.name,
+        in_events=stream_type == EVENT_STREAM,
+        with_scores=bool(config.response_logprobs),
+        tokens=served.token_bytes,
+    )
+    shape = CandidateShape(head, partial(ChoiceText, use, service.new_id))
+    return Asked(call, shape, stream_type is not None, stream_type or EVENT_STREAM)
+
+
+def _n_tokens(request: web.Request, service: Service, tenant: Tenant, data: bytes) -> int:
+    body = read_fields(CountBody, data, turn=service.decoding)
+    served = service.served_as(request.match_info["model"], tenant)
+    asked = body.generate_content_request or GenerateBody(contents=body.contents)
+    cached = _cached(request.app[CACHED_CONTENTS], tenant, asked, served)
+    return len(_token_ids(service, served, asked if cached is None else _after(cached, asked)))
+
+
+def _cached(
+    caches: CachedContents, tenant: Tenant, body: GenerateBody, served: Served
+) -> CachedContent | None:
+    """Return the cached content that a body builds on, if it names one.
+
+    Raises:
+        CachedContentNotFoundError: it is not there, or not any more.
+        InvalidRequestError: it is another model's, or something stands beside it that it has.
+    """
+    if body.cached_content is None:
+        return None
+    cached = caches.get(tenant.name, body.cached_content.removeprefix("cachedContents/"))
+    for name in _BESIDE:
+        if getattr(body, name) is not None:
+            raise InvalidRequestError(
+                "cachedContent: systemInstruction, tools and toolConfig belong to the cached"
+                " content; leave them out here",
+                "cachedContent",
+            )
+    if cached.model != served.name:
+        raise InvalidRequestError(
+            f"cachedContent: made for the model {cached.model!r}, not {served.name!r}",
+            "cachedContent",
+        )
+    return cached
+
+
+def _after(cached: CachedContent, body: GenerateBody) -> GenerateBody:
+    """Return `body` with what was cached before its own contents."""
+    fields = cached.fields
+    return msgspec.structs.replace(
+        body,
+        contents=[*(fields.contents or ()), *(body.contents or ())],
+        system_instruction=fields.system_instruction,
+        tools=fields.tools,
+        tool_config=fields.tool_config,
+    )
+
+
+def _retain(cached: CachedContent | None, service: Service) -> tuple[Retain, ...]:
+    """Return what keeps the cached content until it expires, and no longer."""
+    if cached is None:
+        return ()
+    seconds = cached.expires - service.wall_clock()
+    return (Retain(cached.n_tokens, seconds),) if seconds > 0 and cached.n_tokens else ()
+
+
+def _token_ids(service: Service, served: Served, body: GenerateBody) -> Sequence[int]:
+    check_count("contents", len(body.contents or ()), service.config.max_messages)
+    if not body.contents:
+        raise InvalidRequestError("contents: at least one is needed", "contents")
+    declared = declarations_of(body)
+    check_count("tools", len(declared), service.config.max_tools)
+    messages = messages_of(body)
+    with prompt_of("contents", served):
+        return served.encoder.chat(
+            messages,
+            tools=[template_tool(each) for each in declared] or None,
+            order_tool_keys=service.config.order_tool_keys,
+            continue_last=messages[-1]["role"] == "assistant" and "tool_calls" not in messages[-1],
+            max_characters=served.max_characters,
+        )
+
+
+def _model(served: Served) -> JsonObject:
+    return {
+        "name": f"models/{served.name}",
+        "baseModelId": served.parent or served.name,
+        "version": "1",
+        "displayName": served.name,
+        "inputTokenLimit": served.info.max_model_tokens,
+        "outputTokenLimit": served.info.max_model_tokens,
+        "supportedGenerationMethods": _METHODS,
+        "temperature": 1,
+        "maxTemperature": 2,
+        "topP": 1,
+    }

@@ -1,0 +1,56 @@
+"""GET /v1/models, which three dialects have: each client is told in its own."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+
+from aiohttp import hdrs, web
+
+from gateway.api import anthropic_models_list, gemini, openai
+from gateway.envelopes import Dialect, dialect_of
+from gateway.routes import READ_ERRORS, Route
+
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+_LISTS: Mapping[Dialect, _Handler] = {
+    Dialect.OPENAI: openai.list_models,
+    Dialect.ANTHROPIC: anthropic_models_list.list_models,
+    Dialect.GOOGLE: gemini.list_models,
+}
+_ONES: Mapping[Dialect, _Handler] = {
+    Dialect.OPENAI: openai.show_model,
+    Dialect.ANTHROPIC: anthropic_models_list.show_model,
+    Dialect.GOOGLE: gemini.show_model,
+}
+
+
+async def list_models(request: web.Request) -> web.StreamResponse:
+    """Answer with the list of models."""
+    return await _LISTS[dialect_of(request)](request)
+
+
+async def show_model(request: web.Request) -> web.StreamResponse:
+    """Answer with one model or adapter, if it is served."""
+    return await _ONES[dialect_of(request)](request)
+
+
+MODEL_ROUTES = (
+    Route(
+        method=hdrs.METH_GET,
+        path="/v1/models",
+        handler=list_models,
+        summary="List the model and its adapters.",
+        dialect=openai.DIALECT,
+        answer=openai.ModelList,
+        errors=(*READ_ERRORS, 503),
+    ),
+    Route(
+        method=hdrs.METH_GET,
+        path="/v1/models/{model:.+}",  # hub names have a slash in them
+        handler=show_model,
+        summary="Tell about one model or adapter.",
+        dialect=openai.DIALECT,
+        answer=openai.ModelCard,
+        errors=(*READ_ERRORS, 404, 503),
+    ),
+)

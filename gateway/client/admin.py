@@ -1,0 +1,95 @@
+"""An operator's questions to a running server."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TypeVar
+
+import aiohttp
+import click
+import msgspec
+from aiohttp import hdrs
+
+from gateway.errors import GatewayError
+
+KEY_VARIABLE = "PREFIXCACHE_KEY"
+_T = TypeVar("_T")
+_TIMEOUT_SECONDS = 30.0
+_LONGEST_REASON = 300
+
+
+class AdminError(GatewayError):
+    """A server does not answer an operator's question; the text says why."""
+
+
+class _Failure(msgspec.Struct, frozen=True):
+    message: str
+
+
+class _Refusal(msgspec.Struct, frozen=True):
+    error: _Failure
+
+
+def ask_server(url: str, path: str, kind: type[_T], *, key_file: Path | None, **query: str) -> _T:
+    """Return the answer to GET `path`, read as `kind`.
+
+    The admin's key is the text of `key_file`, or of the variable PREFIXCACHE_KEY; a server
+    without keys needs none.
+
+    Raises:
+        AdminError: there is no such server, it refuses, or its answer is something else.
+    """
+    answer = asyncio.run(_get(url.rstrip("/") + path, query, admin_key(key_file)))
+    try:
+        return msgspec.json.decode(answer, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise AdminError(f"{url} does not answer as this version of prefixcache does") from error
+
+
+def admin_key(key_file: Path | None) -> str | None:
+    """Return the key to send; None: none. Raises AdminError when the file cannot be read."""
+    if key_file is None:
+        return os.environ.get(KEY_VARIABLE) or None
+    try:
+        return key_file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise AdminError(f"{key_file} cannot be read as a key") from error
+
+
+def json_text(value: object) -> str:
+    """Return an answer as JSON for people."""
+    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+
+
+async def _get(url: str, query: Mapping[str, str], key: str | None) -> bytes:
+    headers = {} if key is None else {hdrs.AUTHORIZATION: f"Bearer {key}"}
+    timeout = aiohttp.ClientTimeout(total=_TIMEOUT_SECONDS)
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=timeout) as session,
+            session.get(url, params=query, headers=headers, allow_redirects=False) as response,
+        ):
+            answer = await response.read()
+    except (aiohttp.ClientError, ValueError, OSError) as error:
+        reason = str(error) or type(error).__name__
+        raise AdminError(f"{url} cannot be asked: {reason}") from error
+    if response.status != 200:
+        raise AdminError(f"{url} answers {response.status}: {_reason(answer)}")
+    return answer
+
+
+def _reason(answer: bytes) -> str:
+    try:
+        return msgspec.json.decode(answer, type=_Refusal).error.message[:_LONGEST_REASON]
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return "no reason is given"
+
+
+key_file_option = click.option(
+    "--key-file",
+    type=click.Path(path_type=Path),
+    help=f"File with the admin's key.  [default: the variable {KEY_VARIABLE}]",
+)
