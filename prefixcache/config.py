@@ -9,7 +9,7 @@ import msgspec
 from prefixcache.errors import ConfigError
 from prefixcache.types import MAX_GRAMMAR_BYTES
 
-PolicyName = Literal["lru", "cost-aware", "lfu", "fifo", "slru", "priority", "ttl"]
+PolicyName = Literal["lru", "cost-aware", "learned", "lfu", "fifo", "slru", "priority", "ttl"]
 AdmissionOrderName = Literal["cache-aware", "fcfs"]
 DType = Literal["auto", "float32", "bfloat16", "float16"]
 WeightsName = Literal["auto", "float32", "16bit", "int8"]

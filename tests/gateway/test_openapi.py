@@ -18,7 +18,9 @@ from tests.support.gateways import Gateway
 DOCUMENT: Any = msgspec.json.decode(msgspec.json.encode(describe(ROUTES)))
 
 WITH_BODIES = {
-    (route.method, re.sub(r":[^{}]*(?=\})", "", route.path)) for route in ROUTES if route.body is not None
+    (route.method, re.sub(r":[^{}]*(?=\})", "", route.path))
+    for route in ROUTES
+    if route.body is not None
 }
 
 
@@ -83,7 +85,7 @@ def test_patterns_are_valid_outside_of_python() -> None:
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
 def test_streams_are_told_of(route: Route) -> None:
     """A route that may stream has both kinds of content, others have one at most."""
-    path = re.sub(r":[^{}]*(?=\})", "", route.path)
+    path = PATTERN.sub("", route.path)
     content = DOCUMENT["paths"][path][route.method.lower()]["responses"]["200"].get("content", {})
     assert ("text/event-stream" in content) == route.streams
     assert route.method != hdrs.METH_POST or "application/json" in content
