@@ -17,10 +17,9 @@ from tests.support.gateways import Gateway
 
 DOCUMENT: Any = msgspec.json.decode(msgspec.json.encode(describe(ROUTES)))
 
+PATTERN = re.compile(r":[^{}]*(?=\})")  # of a parameter
 WITH_BODIES = {
-    (route.method, re.sub(r":[^{}]*(?=\})", "", route.path))
-    for route in ROUTES
-    if route.body is not None
+    (route.method, PATTERN.sub("", route.path)) for route in ROUTES if route.body is not None
 }
 
 
