@@ -20,6 +20,7 @@ from gateway.config import GatewayConfig, Settings, parse_bytes
 from gateway.errors import BadModelError, GatewayError
 from gateway.lazy import LazyGroup
 from gateway.metrics import Metrics
+from gateway.request_log import LogFormat, formatter_of
 from gateway.server import StopSignals, serve
 from gateway.settings import Sources
 from gateway.usage_db import UsageDb, UsageFileError, state_file
@@ -166,6 +167,17 @@ def commands() -> None:
     help="How long running requests may go on after SIGTERM.  [default: 30]",
 )
 @click.option(
+    "--record",
+    "record_file",
+    metavar="FILE",
+    help="Record which prefixes came when, as salted digests, for `prefixcache replay FILE`.",
+)
+@click.option(
+    "--log-format",
+    type=click.Choice(get_args(LogFormat)),
+    help="json: one object a line.  [default: text]",
+)
+@click.option(
     "--log-level", type=click.Choice(_LEVELS), default="info", show_default=True, help="Of the log."
 )
 @click.option("--until-stdin-ends", is_flag=True, hidden=True, help="Stop with our parent.")
@@ -184,11 +196,9 @@ def serve_command(
     """
     sources = _sources(config_file, flags)
     settings = sources.read()
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=log_level.upper(),
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(formatter_of(settings.server.log_format))
+    logging.basicConfig(handlers=[handler], level=log_level.upper())
     serving = Serving(
         settings,
         BackendFactory(backend, settings),

@@ -32,9 +32,11 @@ from gateway.memory import TenantMemory
 from gateway.merge import NumberedEvent, merged
 from gateway.metrics import Metrics
 from gateway.own_answers import OwnAnswers, Recorder, Scope, ScopedHistory
+from gateway.recording import Recording
 from gateway.reloading import Reloader
 from gateway.tenancy import Tenancy
 from gateway.tenants import Tenant
+from gateway.tracing import NoTracing, Tracer
 from gateway.usage_db import UsageDb
 from prefixcache.control import Inspection, TenantQuota
 from prefixcache.errors import PrefixCacheError
@@ -109,12 +111,14 @@ class Service:
         wall_clock: Callable[[], float],
         tenancy: Tenancy | None = None,
         read_settings: Callable[[], Settings] | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         """Make it, not started.
 
         Args:
             tenancy: who may ask; None: everybody, with no limits and no accounts on disk.
             read_settings: reads the configuration again; None: nothing can have changed.
+            tracer: takes note of requests; None: nothing does. Closed in the end.
         """
         self.config = config
         self.metrics = metrics
@@ -131,6 +135,8 @@ class Service:
             Settings(server=config), metrics, UsageDb.open(None), clock=clock, wall_clock=wall_clock
         )
         self.reloader = Reloader(self.tenancy, read_settings, self._set_quotas)
+        self.tracer: Tracer = tracer or NoTracing()
+        self._recording: Recording | None = None
         self._served: Served | None = None
         self._is_draining = False
         self._n_active = 0
@@ -164,6 +170,7 @@ class Service:
         """Start the backend and load the tokenizer of its model. Raises StartError."""
         await asyncio.to_thread(self.tenancy.start)
         info = await self._backend.start()
+        self._recording = await asyncio.to_thread(_recording, self.config, info)
         try:
             encoder = await self.encode(partial(PromptEncoder.load, Path(info.folder)))
         except (OSError, PrefixCacheError) as error:
@@ -224,13 +231,17 @@ class Service:
             GenerationFailedError: from reading the events: a request of the call failed.
             NotReadyError: from reading the events: the backend takes none now.
         """
+        arrived = self.wall_clock()
         sources = [self._backend.generate(request) for request in call.requests]
-        async with (
-            merged(sources) as events,
-            aclosing(with_late_ones(events, len(sources))) as settled,
-            aclosing(self._watched(settled, ledger, call)) as watched,
-        ):
-            yield watched
+        try:
+            async with (
+                merged(sources) as events,
+                aclosing(with_late_ones(events, len(sources))) as settled,
+                aclosing(self._watched(settled, ledger, call)) as watched,
+            ):
+                yield watched
+        finally:
+            self._record(call, ledger, arrived)
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -255,6 +266,9 @@ class Service:
         self._is_draining = True
         await self._backend.close()
         self._encoding.close()
+        if self._recording is not None:
+            self._recording.close()
+        await asyncio.to_thread(self.tracer.close)
 
     def admitted(self, call: Call, admission: Admission | None, ledger: Ledger) -> Call:
         """Return `call` as its tenant may ask it, with its tokens reserved.
@@ -266,6 +280,18 @@ class Service:
             return call
         model = call.requests[0].adapter or self.served().names[0]
         return replace(call, requests=admission.reserve(model, call.requests, ledger))
+
+    def _record(self, call: Call, ledger: Ledger, arrived: float) -> None:
+        """Have the recording, if there is one, take up what a call came to."""
+        if self._recording is None or self._served is None:
+            return
+        self._recording.take(
+            call.requests,
+            ledger,
+            arrived=arrived,
+            model=self._served.names[0],
+            decode=self._served.encoder.tokenizer.decode,
+        )
 
     async def _set_first_quotas(self) -> None:
         """Have the backend keep what tenants are to have. Raises BadModelError if it cannot."""
@@ -300,8 +326,20 @@ class Service:
                     self.metrics.between_tokens_seconds.observe(now - last[index])
                 else:
                     self.metrics.observe_first_token(now - started)
+                    ledger.first_token_at = ledger.first_token_at or now
                 last[index] = now
             yield index, event
+
+
+def _recording(config: GatewayConfig, info: ModelInfo) -> Recording | None:
+    if config.record_file is None:
+        return None
+    return Recording(
+        Path(config.record_file),
+        most_bytes=config.record_file_bytes,
+        with_text=config.record_text,
+        block_tokens=info.block_size_tokens,
+    )
 
 
 def _own_answers(config: GatewayConfig, clock: Callable[[], float]) -> OwnAnswers | None:

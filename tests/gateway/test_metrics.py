@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
 from tests.support.gateways import MODEL, echo_backend, running_gateway
 
 TEXT = "/v1/completions"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 async def test_a_fresh_server_shows_zeros(tmp_path: Path) -> None:
@@ -56,3 +59,37 @@ async def test_two_gateways_in_one_process_count_for_themselves(tmp_path: Path) 
             counters: Any
             _, counters = await asyncio.gather(first.counters(), second.counters())
     assert counters["prefixcache_prompt_tokens_total"] == 0
+
+
+def dashboard_queries() -> list[str]:
+    """Every query of the Grafana dashboard."""
+    page = json.loads((EXAMPLES / "grafana.json").read_text(encoding="utf-8"))
+    return [target["expr"] for panel in page["panels"] for target in panel["targets"]]
+
+
+async def test_the_grafana_dashboard_asks_for_what_there_is(tmp_path: Path) -> None:
+    """Each name in a query is exposed, with the labels that it groups by."""
+    async with running_gateway(echo_backend(tmp_path)) as gateway:
+        for _ in range(2):
+            await gateway.post(TEXT, {"model": MODEL, "prompt": "one two three"})
+        samples = await gateway.counters()
+    names = {name.partition("{")[0] for name in samples}
+    labels = {label for name in samples for label in re.findall(r'(\w+)="', name)}
+    queries = dashboard_queries()
+    assert len(queries) > 15
+    for query in queries:
+        asked = set(re.findall(r"prefixcache_\w+", query))
+        assert asked
+        assert asked <= names, query
+        for group in re.findall(r"by \(([^)]*)\)", query):
+            assert set(group.split(", ")) <= labels, query
+
+
+async def test_every_metric_is_on_the_grafana_dashboard(tmp_path: Path) -> None:
+    """What is exposed can be seen."""
+    async with running_gateway(echo_backend(tmp_path)) as gateway:
+        samples = await gateway.counters()
+    shown = set(re.findall(r"prefixcache_\w+", " ".join(dashboard_queries())))
+    families = {re.sub(r"_(created|bucket|count|sum)$", "", name.partition("{")[0]) for name in samples}
+    shown = {re.sub(r"_bucket$", "", name) for name in shown}
+    assert {name for name in families if not name.endswith("_created")} - shown == set()
