@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import msgspec
 from aiohttp import hdrs, web
 
+from gateway.error_replies import ErrorObject, ErrorReply
 from prefixcache.errors import PrefixCacheError, TemplateError, TextError, TokenIdError
 from prefixcache.types import FailureKind
 
@@ -398,10 +399,10 @@ def shown_message(error: BaseException) -> str:
 def envelope(error: BaseException) -> bytes:
     """Return OpenAI's JSON error object for `error`. Text of unexpected errors stays inside."""
     judged = verdict(error)
-    shown = {
-        "message": shown_message(error),
-        "type": judged.type,
-        "param": getattr(error, "param", None) or judged.param,
-        "code": judged.code,
-    }
-    return msgspec.json.encode({"error": shown})
+    shown = ErrorObject(
+        message=shown_message(error),
+        type=judged.type,
+        param=getattr(error, "param", None) or judged.param,
+        code=judged.code,
+    )
+    return msgspec.json.encode(ErrorReply(error=shown))
