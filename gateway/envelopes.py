@@ -21,7 +21,7 @@ from gateway.error_replies import (
     GoogleErrorInfo,
     GoogleErrorReply,
 )
-from gateway.errors import Verdict, envelope, shown_message, verdict
+from gateway.verdicts import Verdict, envelope, shown_message, verdict
 
 _ANTHROPIC_PATHS = re.compile(r"/v1/messages(/|\Z)")
 _GOOGLE_PATHS = re.compile(r"/v1beta(/|\Z)|/v1/cachedContents(/|\Z)|/v1/models/.+:[a-zA-Z]+\Z")
