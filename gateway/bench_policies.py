@@ -48,7 +48,7 @@ def _capacity(text: str) -> int | None:
     "--policy",
     "names",
     callback=each(one_of(POLICY_NAMES)),
-    default="lru,cost-aware,slru,lfu,fifo",
+    default="lru,cost-aware,learned,slru,lfu,fifo",
     show_default=True,
     metavar="NAME,...",
     help=f"Of {', '.join(POLICY_NAMES)}.",

@@ -8,13 +8,13 @@ from prefixcache.types import Delta, Event, Failed, Finished, Started, Usage
 class Ledger:
     """Counts the tokens of a call: p prompts with n choices each, choice c of prompt p at p*n+c.
 
-    A prompt counts once, whatever its number of choices; so does what was cached of it, as its
-    first choice found it. Output counts for every choice, also of those that were cut off, and so
-    does what they left in the cache, for no two leave the same.
+    A prompt counts once, whatever its number of choices; so does what was cached of it, as the
+    first choice that was admitted found it. Output counts for every choice, also of those that were
+    cut off, and so does what they left in the cache, for no two leave the same.
     """
 
     def __init__(self, *, n_requests: int, choices_per_prompt: int) -> None:
-        self._choices_per_prompt = choices_per_prompt
+        self._n_choices = choices_per_prompt
         self._prompts = [0] * n_requests
         self._cached = [0] * n_requests
         self._written = [0] * n_requests
@@ -45,10 +45,15 @@ class Ledger:
 
     def usage(self) -> Usage:
         """Return the sums so far."""
-        first_choices = slice(None, None, self._choices_per_prompt)
+        counted = [self._counted(first) for first in range(0, len(self._prompts), self._n_choices)]
         return Usage(
-            prompt_tokens=sum(self._prompts[first_choices]),
-            cached_tokens=sum(self._cached[first_choices]),
+            prompt_tokens=sum(self._prompts[index] for index in counted),
+            cached_tokens=sum(self._cached[index] for index in counted),
             output_tokens=sum(self._output),
             written_tokens=sum(self._written),
         )
+
+    def _counted(self, first: int) -> int:
+        """Return which choice of the prompt whose first one is `first` counts for the prompt."""
+        choices = range(first, first + self._n_choices)
+        return next((index for index in choices if self._prompts[index]), first)

@@ -26,9 +26,10 @@ from gateway.errors import (
     NotReadyError,
     StartError,
 )
+from gateway.late import with_late_ones
 from gateway.ledger import Ledger
 from gateway.memory import TenantMemory
-from gateway.merge import MergedEvents, NumberedEvent, merged
+from gateway.merge import NumberedEvent, merged
 from gateway.metrics import Metrics
 from gateway.own_answers import OwnAnswers, Recorder, Scope, ScopedHistory
 from gateway.reloading import Reloader
@@ -213,7 +214,8 @@ class Service:
         sources = [self._backend.generate(request) for request in call.requests]
         async with (
             merged(sources) as events,
-            aclosing(self._watched(events, ledger, call)) as watched,
+            aclosing(with_late_ones(events, len(sources))) as settled,
+            aclosing(self._watched(settled, ledger, call)) as watched,
         ):
             yield watched
 
@@ -267,7 +269,7 @@ class Service:
         await self._backend.set_quotas(quotas)
 
     async def _watched(
-        self, events: MergedEvents, ledger: Ledger, call: Call
+        self, events: AsyncIterator[NumberedEvent], ledger: Ledger, call: Call
     ) -> AsyncGenerator[NumberedEvent, None]:
         """Pass `events` on, measured and accounted for; a Failed becomes an exception."""
         started = self.clock()

@@ -3,6 +3,8 @@
 This package and `prefixcache.index` need no torch; the model runs in `prefixcache.engine`.
 """
 
+from importlib import metadata
+
 from prefixcache.config import EngineConfig
 from prefixcache.errors import PrefixCacheError
 from prefixcache.types import FinishReason, Grammar, GrammarKind, SamplingParams, Usage
@@ -15,4 +17,7 @@ __all__ = [
     "PrefixCacheError",
     "SamplingParams",
     "Usage",
+    "__version__",
 ]
+
+__version__ = metadata.version("prefixcache")

@@ -9,7 +9,7 @@ import msgspec
 from prefixcache.errors import ConfigError
 from prefixcache.types import MAX_GRAMMAR_BYTES
 
-PolicyName = Literal["lru", "cost-aware", "lfu", "fifo", "slru", "priority", "ttl"]
+PolicyName = Literal["lru", "cost-aware", "learned", "lfu", "fifo", "slru", "priority", "ttl"]
 AdmissionOrderName = Literal["cache-aware", "fcfs"]
 DType = Literal["auto", "float32", "bfloat16", "float16"]
 WeightsName = Literal["auto", "float32", "16bit", "int8"]
@@ -49,6 +49,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     idle_ttl_seconds: float = DEFAULT_IDLE_TTL_SECONDS
     max_grammar_bytes: int = MAX_GRAMMAR_BYTES  # of one request's schema, expression or grammar
     max_grammars: int = 64  # compiled ones that are kept
+    max_grammars_bytes: int = 256 * 2**20  # estimated, of those; the latest used stay
     grammar_seconds: float = 10.0  # for one to be compiled
 
     def __post_init__(self) -> None:
@@ -59,6 +60,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             "max_step_tokens",
             "max_grammar_bytes",
             "max_grammars",
+            "max_grammars_bytes",
             "max_draft_tokens",
         ):
             if getattr(self, setting) < 1:

@@ -156,6 +156,14 @@ class GrammarError(EngineError):
 class TemplateError(PrefixCacheError):
     """The chat template refused the messages, or there is none; the text says which."""
 
+    def __init__(self, reason: str, param: str | None = None) -> None:
+        super().__init__(reason, param)
+        self.reason = reason
+        self.param = param  # what is at fault, as in messages[0].role, where one thing is
+
+    def __str__(self) -> str:
+        return self.reason if self.param is None else f"{self.param}: {self.reason}"
+
 
 class TextError(PrefixCacheError):
     """A text is no Unicode: it holds half of a surrogate pair, so no bytes can spell it."""

@@ -10,7 +10,7 @@ from typing import TypeVar
 from aiohttp import web
 
 from gateway.api.answers import ReplyShape, answer
-from gateway.errors import InvalidRequestError
+from gateway.api.bodies import too_deep
 from gateway.http import EVENT_STREAM, SERVICE, read_body, record_of
 from gateway.service import Call, Service
 from gateway.tenants import Tenant
@@ -41,7 +41,7 @@ async def read_work(request: web.Request, work: Callable[[Service, Tenant, bytes
     try:
         return await service.encode(partial(work, service, tenant, body))
     except RecursionError as error:
-        raise InvalidRequestError("the body is nested too deeply") from error
+        raise too_deep(body) from error
 
 
 async def answer_body(

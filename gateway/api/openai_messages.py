@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from gateway.api.bodies import convert_part
 from gateway.api.openai_cache import Lifetime
 from gateway.api.openai_models import Message
+from gateway.api.openai_tools import EarlierCall
 from gateway.api.tool_use import JsonObject
 from gateway.errors import InvalidRequestError
 
@@ -54,26 +56,29 @@ def call_as_template_sees(call: JsonObject) -> JsonObject:
     return {**call, "function": {**function, "arguments": arguments}}
 
 
-def _names_of_calls(messages: Sequence[Message]) -> dict[object, object]:
-    """Return which function each earlier call was of, by the call's id."""
-    calls = [call for message in messages for call in message.tool_calls or ()]
-    named = [(call.get("id"), call.get("function")) for call in calls]
-    return {
-        call_id: function["name"]
-        for call_id, function in named
-        if isinstance(call_id, str) and isinstance(function, dict) and function.get("name")
-    }
+def _names_of_calls(messages: Sequence[Message]) -> dict[str, str]:
+    """Return which function each earlier call was of, by the call's id.
+
+    Raises:
+        InvalidRequestError: a call is malformed.
+    """
+    calls = [
+        convert_part(call, EarlierCall, f"messages[{index}].tool_calls[{call_index}]")
+        for index, message in enumerate(messages)
+        for call_index, call in enumerate(message.tool_calls or ())
+    ]
+    return {call.id: call.function.name for call in calls if call.id is not None}
 
 
 def _as_template_sees(
-    message: Message, index: int, names: Mapping[object, object]
+    message: Message, index: int, names: Mapping[str, str]
 ) -> Mapping[str, object]:
     fields: dict[str, object] = {"role": message.role, "content": _content(message, index)}
     for name in ("name", "tool_call_id", "reasoning_content"):
         if (value := getattr(message, name)) is not None:
             fields[name] = value
-    if message.role == "tool" and message.tool_call_id in names:
-        fields.setdefault("name", names[message.tool_call_id])
+    if message.role == "tool" and (called := names.get(message.tool_call_id or "")):
+        fields.setdefault("name", called)
     if calls := _calls(message):  # templates take an empty list for calls
         fields["tool_calls"] = [call_as_template_sees(call) for call in calls]
     return fields

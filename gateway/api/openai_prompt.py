@@ -60,6 +60,8 @@ def read_chat(
                 history=history,
             )
         except TemplateError as error:
+            if error.param == "tools":
+                raise
             raise InvalidRequestError(f"{param}: {error}", param) from error
     marked = zip(prompt.fixed_tokens, latest, strict=True)
     found = tuple(Marked(n_tokens, ttl) for n_tokens, (_, ttl) in marked)

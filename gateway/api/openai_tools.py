@@ -8,9 +8,9 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from gateway.api.bodies import convert_part
 from gateway.api.tool_use import Function, JsonObject, ToolFields, allowed_fields
 from gateway.api.wishes import Bound
-from gateway.errors import InvalidRequestError
 
 Name = Annotated[str, Meta(min_length=1, max_length=128)]
 
@@ -28,6 +28,20 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
 
     type: Literal["function"]
     function: FunctionTool
+
+
+class CalledFunction(msgspec.Struct, frozen=True, kw_only=True):
+    """The function of an earlier call; its arguments are JSON text, or an object at once."""
+
+    name: Name
+    arguments: str | JsonObject | None = None
+
+
+class EarlierCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A call in the conversation so far."""
+
+    function: CalledFunction
+    id: str | None = None
 
 
 class FunctionName(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,8 +107,5 @@ def tool_fields(
 
 
 def _functions(tools: Sequence[JsonObject]) -> dict[str, Function]:
-    try:
-        found = [tool.function for tool in msgspec.convert(tools, list[Tool])]
-    except msgspec.ValidationError as error:
-        raise InvalidRequestError(f"tools: {error}", "tools") from error
+    found = [tool.function for tool in convert_part(tools, list[Tool], "tools")]
     return {f.name: Function(f.name, f.parameters, bool(f.strict)) for f in found}

@@ -8,6 +8,7 @@ from aiohttp import hdrs, web
 from gateway.http import SERVICE, json_response
 from gateway.metrics import CONTENT_TYPE
 from gateway.routes import READ_ERRORS, Route
+from prefixcache import __version__
 
 DIALECT = "operations"
 
@@ -18,9 +19,15 @@ class Status(msgspec.Struct, frozen=True):
     status: str
 
 
+class Health(Status, frozen=True):
+    """That the server is there, and which one it is."""
+
+    version: str
+
+
 async def show_health(request: web.Request) -> web.Response:
-    """Answer 200: the process lives, whatever the model does."""
-    return json_response(msgspec.json.encode(Status("alive")))
+    """Answer 200 and the version: the process lives, whatever the model does."""
+    return json_response(msgspec.json.encode(Health("alive", __version__)))
 
 
 async def show_readiness(request: web.Request) -> web.Response:
@@ -42,7 +49,7 @@ OPERATIONS_ROUTES = (
         handler=show_health,
         summary="Tell that the process lives.",
         dialect=DIALECT,
-        answer=Status,
+        answer=Health,
         errors=(),
     ),
     Route(

@@ -78,7 +78,7 @@ def read_response_body(
     items, n_bytes = items_of(body.input), len(data)
     if body.previous_response_id is not None:
         previous = kept.previous(tenant.name, body.previous_response_id)
-        items, n_bytes = previous.conversation + items, n_bytes + previous.n_bytes
+        items, n_bytes = previous.conversation + items, n_bytes + previous.conversation_bytes
     check_count("input", len(items), service.config.max_messages)
     use = _tool_use(body, served)
     prompt = _prompt(conversation(body.instructions, items), body, served, service, tenant)
@@ -104,7 +104,7 @@ def _asked(kept: KeptResponses, service: Service, tenant: Tenant, data: bytes) -
         model=served.name,
         tools=msgspec.json.encode(begun.tools),
         prompt=call.requests[0].token_ids,
-        n_bytes=read.n_bytes,
+        context_bytes=read.n_bytes,
     )
     compared = read.options.comparison_response_id
     shape = ResponseShape(

@@ -33,7 +33,7 @@ class KeptResponse:
     model: str
     tools: bytes  # as JSON
     prompt: bytes  # packed token ids
-    n_bytes: int  # of all this; what earlier responses of the conversation share counts again
+    conversation_bytes: int  # about; what earlier responses share of it counts again
 
     @property
     def conversation(self) -> tuple[InputItem, ...]:
@@ -49,7 +49,8 @@ class KeptResponses:
 
     def keep(self, tenant: str, response: KeptResponse) -> None:
         """Remember `response` for a time."""
-        self._memory.put(tenant, response.id, response, n_bytes=response.n_bytes)
+        n_bytes = response.conversation_bytes + len(response.prompt)
+        self._memory.put(tenant, response.id, response, n_bytes=n_bytes)
 
     def find(self, tenant: str, response_id: str) -> KeptResponse | None:
         """Return a response of `tenant`, if it is still kept."""
@@ -89,7 +90,7 @@ class Keeper:
     model: str
     tools: bytes
     prompt: bytes
-    n_bytes: int  # of the context
+    context_bytes: int
 
     def keep(self, response: Response) -> None:
         """Keep `response`, unless its client wants it not to be."""
@@ -107,7 +108,7 @@ class Keeper:
                 model=self.model,
                 tools=self.tools,
                 prompt=self.prompt,
-                n_bytes=self.n_bytes + len(reply) + len(self.prompt),
+                conversation_bytes=self.context_bytes + len(reply),
             ),
         )
 

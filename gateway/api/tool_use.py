@@ -41,7 +41,7 @@ class ToolUse:
     """How an answer's text is read, and what it must follow."""
 
     format: ToolFormat | None  # None: all text is content
-    names: frozenset[str]  # of the tools
+    names: Mapping[str, JsonObject]  # of the tools, and the schemas of their arguments
     is_sure: bool  # calls are well formed, for a grammar sees to that
     is_single: bool  # only the first call counts
     bound: Bound | None
@@ -62,7 +62,7 @@ def tool_use(fields: ToolFields, served: Served) -> ToolUse:
     """
     functions, asked = fields.functions, fields.bound
     allowed = _must_call(fields)
-    own, names = served.encoder.tool_format, frozenset(functions)
+    own, names = served.encoder.tool_format, _schemas(functions)
     if allowed is not None:
         grammar = _calls(allowed, own or fallback_format(), served, is_single=fields.is_single)
         bound = Bound("tools", grammar)
@@ -134,3 +134,7 @@ def allowed_fields(
         )
     only = tuple(names) if mode == "required" else ()
     return ToolFields(functions=functions, choice=mode, only=only, is_single=is_single, bound=bound)
+
+
+def _schemas(functions: Mapping[str, Function]) -> dict[str, JsonObject]:
+    return {name: function.parameters or {} for name, function in functions.items()}

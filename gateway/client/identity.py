@@ -27,7 +27,7 @@ class Kind:
 
 
 def _own(answer: Json) -> str | None:
-    return "unknown" if answer.get("status") == "alive" else None
+    return str(answer.get("version", "unknown")) if answer.get("status") == "alive" else None
 
 
 def _named(field: str) -> Callable[[Json], str | None]:

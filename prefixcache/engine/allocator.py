@@ -1,7 +1,7 @@
 """Having a process keep the memory that it frees, since a step needs the same again.
 
-A step over a long prompt makes and frees tensors of some megabytes, layer after layer. By default
-glibc often gives such memory back to the system and takes it anew, page by page, each one cleared.
+A step over a long prompt makes and frees tensors of some megabytes, layer after layer. glibc often
+gives such memory back to the system and takes it anew, page by page, each of them cleared.
 """
 
 from __future__ import annotations

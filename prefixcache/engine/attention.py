@@ -67,7 +67,7 @@ def paged_attention(
     assert isinstance(layer, int)
     scores = Scores(query.shape[-1] ** -0.5 if scaling is None else scaling, softcap)
     output = attended(query[0], key[0], value[0], step, layer, scores, s_aux)
-    return output.view(1, query.shape[2], query.shape[1], -1), None
+    return output.reshape(1, query.shape[2], query.shape[1], -1), None
 
 
 def attended(
@@ -90,15 +90,13 @@ def attended(
         sinks: [heads], one more score for each, with no value.
 
     Returns:
-        [t, heads * value_dim], one row for each token, contiguous.
+        [t, heads * value_dim], one row for each token.
     """
     planned = step.groups[step.store.group_of(layer)]
     keys, values = step.store.layer(layer)
     if planned.fixed is not None:
-        if sinks is not None:
-            raise EngineError("invariant mode has no attention with sinks")
-        output = fixed_attention(query, keys, values, planned.fixed, scores)
-        return output.view(output.shape[1], -1)
+        output = fixed_attention(query, keys, values, planned.fixed, scores, sinks)
+        return output.reshape(output.shape[1], -1)
     call = _Call(query, key, value, keys, values, scores)
     output, lse = call.attend(planned.parts)
     if sinks is not None:
@@ -172,7 +170,7 @@ class _Call:
 
     def unfolded(self, output: Tensor) -> Tensor:
         """Return a folded output as [t, heads * value_dim], in the query's dtype."""
-        rows = output.view(self.kv_heads, self.n_rows, -1).transpose(0, 1)
+        rows = output.reshape(self.kv_heads, self.n_rows, -1).transpose(0, 1)
         return rows.reshape(self.n_rows, -1).to(self.folded.dtype)
 
     def _rows(self, part: Part) -> slice:

@@ -24,10 +24,14 @@ Compile = Callable[[Grammar], Matcher]
 class GrammarCompiler:
     """Compiles each grammar once, in threads, and keeps the latest ones."""
 
-    def __init__(self, compile_one: Compile | None, *, max_kept: int) -> None:
-        """Compile with `compile_one`; None where there is no tokenizer, and so no request."""
+    def __init__(self, compile_one: Compile | None, *, max_kept: int, max_bytes: int) -> None:
+        """Compile with `compile_one`; None where there is no tokenizer, and so no request.
+
+        Kept are at most `max_kept` grammars, and as many as take `max_bytes`, as one estimates.
+        """
         self._compile_one = compile_one
         self._max_kept = max_kept
+        self._max_bytes = max_bytes
         self._kept: OrderedDict[Grammar, Future[Matcher]] = OrderedDict()
         self._lock = threading.Lock()  # for what threads share:
         self._due: dict[Future[Matcher], Grammar] = {}  # not begun yet, the oldest first
@@ -35,13 +39,12 @@ class GrammarCompiler:
 
     def compile(self, grammar: Grammar) -> Future[Matcher]:
         """Return what will be the grammar's matcher, to be copied, or its GrammarError."""
-        future = self._kept.get(grammar)
+        future = self._kept.pop(grammar, None)
+        self._make_room(0 if future is None else _estimated_bytes(future))
         if future is None:
-            future = self._kept[grammar] = Future()
+            future = Future()
             self._start(grammar, future)
-        self._kept.move_to_end(grammar)
-        while len(self._kept) > self._max_kept:
-            self._kept.popitem(last=False)  # who waits for it has it
+        self._kept[grammar] = future
         return future
 
     def give_up(self, grammar: Grammar, future: Future[Matcher]) -> None:
@@ -51,6 +54,13 @@ class GrammarCompiler:
                 return
         if self._kept.get(grammar) is future:
             del self._kept[grammar]
+
+    def _make_room(self, new_bytes: int) -> None:
+        """Give up the grammars that were asked for the longest ago; who waits for one has it."""
+        n_bytes = new_bytes + sum(map(_estimated_bytes, self._kept.values()))
+        while self._kept and (len(self._kept) >= self._max_kept or n_bytes > self._max_bytes):
+            _, future = self._kept.popitem(last=False)
+            n_bytes -= _estimated_bytes(future)
 
     def _start(self, grammar: Grammar, future: Future[Matcher]) -> None:
         with self._lock:
@@ -84,6 +94,13 @@ class GrammarCompiler:
                 return grammar, future
             self._n_threads -= 1
             return None
+
+
+def _estimated_bytes(future: Future[Matcher]) -> int:
+    """Return what a grammar takes; one that is not compiled, or that cannot be, is nothing yet."""
+    if not future.done() or future.exception() is not None:
+        return 0
+    return future.result().estimated_bytes
 
 
 class ModelGrammars:

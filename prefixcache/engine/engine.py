@@ -87,7 +87,11 @@ class Engine:
         self._clock = clock
         grammars = None if self._tokenizer is None else ModelGrammars(self._tokenizer, self.info)
         self._compiling = CompilingRequests(
-            GrammarCompiler(grammars, max_kept=config.max_grammars),
+            GrammarCompiler(
+                grammars,
+                max_kept=config.max_grammars,
+                max_bytes=config.max_grammars_bytes,
+            ),
             limit_seconds=config.grammar_seconds,
         )
         self._intake = Intake(

@@ -13,11 +13,15 @@ from torch import Tensor
 from prefixcache.engine.segments import SEGMENT_TOKENS, TILE_TOKENS, FixedReads, SegmentPart
 from prefixcache.engine.softmax import Scores, softmax_attention
 from prefixcache.engine.steady import steady_exp
-from prefixcache.errors import EngineError
 
 
 def fixed_attention(
-    query: Tensor, keys: Tensor, values: Tensor, reads: FixedReads, scores: Scores
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    reads: FixedReads,
+    scores: Scores,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Attend from the rows of a step to the store, which holds their own keys already.
 
@@ -26,15 +30,11 @@ def fixed_attention(
         keys, values: the store's, [kv_heads, n_slots, dim].
         reads: the plan of this step.
         scores: how scores are made.
+        sinks: [heads], one more score for every row, with no value; merged last.
 
     Returns:
         [1, t, heads, value_dim].
-
-    Raises:
-        EngineError: the kernel that was found to be invariant cannot do this attention.
     """
-    if keys.shape[-1] != values.shape[-1] or not scores.is_plain:
-        raise EngineError("invariant mode has attention with equal key and value sizes alone")
     heads, n_rows, dim = query.shape
     kv_heads = keys.shape[0]
     group = heads // kv_heads
@@ -44,6 +44,8 @@ def fixed_attention(
     for part in reads.parts:
         found = _attended(tiles[:, part.tiles], keys, values, part, scores, group)
         merge.take(part.tiles, *found)
+    if sinks is not None:
+        merge.take_sinks(sinks.to(tiles.dtype).view(kv_heads, 1, group).repeat(1, 1, TILE_TOKENS))
     output = merge.output().view(kv_heads, -1, group, values.shape[-1])
     taken = output.index_select(1, reads.places).transpose(0, 1)
     return taken.reshape(1, n_rows, heads, -1)
@@ -83,6 +85,11 @@ class _Merge:
         self._output[:, tiles].mul_(kept.unsqueeze(-1)).add_(output * new.unsqueeze(-1))
         self._weight[:, tiles].mul_(kept).add_(new)
         largest.copy_(above)
+
+    def take_sinks(self, sinks: Tensor) -> None:
+        """Take a score without a value for each row of a tile, [kv_heads, 1, rows]."""
+        nothing = torch.zeros_like(self._output)
+        self.take(slice(None), nothing, sinks.expand_as(self._largest))
 
     def output(self) -> Tensor:
         """Return what all segments give, [kv_heads, tiles, rows, value_dim]."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 from llguidance.gbnf_to_lark import any_to_lark
@@ -23,7 +24,16 @@ WORD_BITS = 32  # of the words that a mask is written in
 _WHITE_SPACE = r"[ \n\r\t]{1,64}"
 # Its errors reach clients: no state in them. Its lexers work within the engine's steps and are
 # kept with their grammars; with its own limits one takes a second and 80 MB, or 250,000 states.
-_LIMITS = LLParserLimits(initial_lexer_fuel=200_000, max_lexer_states=50_000, verbose_errors=False)
+_MAX_LEXER_STATES = 50_000
+_LIMITS = LLParserLimits(
+    initial_lexer_fuel=200_000, max_lexer_states=_MAX_LEXER_STATES, verbose_errors=False
+)
+
+# What a compiled grammar was seen to take, in bytes; its lexer grows as answers follow it.
+_BASE_BYTES = 512 * 2**10
+_TEXT_BYTES = 400  # for each byte of its text
+_TOKEN_BYTES = 2048  # for each token that was held against it
+_STATE_BYTES = 440  # for each state, of which there is a limit
 
 
 class GrammarVocabulary:
@@ -62,12 +72,21 @@ class _Tokens:
         return self._tokenizer.encode_as_text([text], is_first=False)[0]
 
 
+@dataclass(slots=True)
+class _Use:
+    """How large a compiled grammar is, which all its matchers share."""
+
+    text_bytes: int
+    n_tokens: int = 0  # held against it, by all of them
+
+
 class Matcher:
     """How far one answer has come along its grammar. For one thread."""
 
-    def __init__(self, inner: LLMatcher, n_words: int) -> None:
+    def __init__(self, inner: LLMatcher, n_words: int, use: _Use) -> None:
         self._inner = inner
         self.n_words = n_words  # of a mask
+        self._use = use
 
     @classmethod
     def of(cls, grammar: Grammar, vocabulary: GrammarVocabulary) -> Matcher:
@@ -82,7 +101,7 @@ class Matcher:
             raise GrammarError(_shown(str(error))) from error
         if inner.is_error():
             raise GrammarError(_shown(inner.get_error()))
-        return cls(inner, vocabulary.n_words)
+        return cls(inner, vocabulary.n_words, _Use(len(grammar.text.encode())))
 
     @property
     def is_complete(self) -> bool:
@@ -94,9 +113,15 @@ class Matcher:
         """Why it cannot go on: a limit of the library was hit."""
         return _shown(self._inner.get_error()) if self._inner.is_error() else None
 
+    @property
+    def estimated_bytes(self) -> int:
+        """About how much memory the grammar takes by now, all its matchers together."""
+        grown = min(_TOKEN_BYTES * self._use.n_tokens, _STATE_BYTES * _MAX_LEXER_STATES)
+        return _BASE_BYTES + _TEXT_BYTES * self._use.text_bytes + grown
+
     def copy(self) -> Matcher:
         """Return a matcher that stands where this one does and goes its own way. Cheap."""
-        return Matcher(self._inner.deep_copy(), self.n_words)
+        return Matcher(self._inner.deep_copy(), self.n_words, self._use)
 
     def allow(self, mask: Tensor) -> None:
         """Write into `mask`, int32 [n_words] on the host, a bit for each token that may come.
@@ -111,6 +136,7 @@ class Matcher:
     def advance(self, token: int) -> None:
         """Take the answer's next token, one that was allowed."""
         self._inner.consume_token(token)
+        self._use.n_tokens += 1
 
 
 def _shown(error: str) -> str:

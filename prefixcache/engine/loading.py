@@ -18,6 +18,7 @@ from prefixcache.engine.model import PagedModel
 from prefixcache.engine.owning import own_weights
 from prefixcache.engine.resolve import resolve_model, serving_folder
 from prefixcache.engine.resources import kv_memory_bytes, usable_device, use_threads
+from prefixcache.engine.rotary import longest_steady_tokens
 from prefixcache.engine.selfcheck import N_TOKENS, check_model
 from prefixcache.engine.weights import WeightKind, choose_kind, load_dtype, pack_model
 from prefixcache.engine.window_room import CHUNK_TOKENS
@@ -182,8 +183,10 @@ def _pools(
 
 def _length_limits(model: PreTrainedModel, config: EngineConfig) -> list[int]:
     """Return how long a sequence may be by the model's word and by the setting."""
-    own = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    return [int(limit) for limit in (own, config.max_model_tokens) if limit is not None]
+    text = model.config.get_text_config()
+    own = getattr(text, "max_position_embeddings", None)
+    limits = (own, longest_steady_tokens(text), config.max_model_tokens)
+    return [int(limit) for limit in limits if limit is not None]
 
 
 def _max_tokens(model: PreTrainedModel, config: EngineConfig, n_blocks: int) -> int:

@@ -18,7 +18,6 @@ from prefixcache.kv import KVLayout, LayerGroup
 
 PROBE = "prefixcache_probe"
 MASKED_KINDS = frozenset({"sliding_attention", "chunked_attention"})
-MOVING_ROPES = frozenset({"dynamic", "longrope"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +51,6 @@ class PagedModel:
         self.is_invariant = False  # set once its weights are packed for that
         self.vocab_size = int(model.config.get_text_config().vocab_size)
         self._cache_name = _cache_argument(model)
-        _refuse_moving_positions(model)
 
     def use_attention(self, name: str) -> None:
         """Switch every layer to the attention function that transformers knows as `name`."""
@@ -210,15 +208,3 @@ def _cache_argument(model: PreTrainedModel) -> str:
         if name in names:
             return name
     raise unsupported(type(model).__name__, "its forward takes no key/value cache")
-
-
-def _refuse_moving_positions(model: PreTrainedModel) -> None:
-    """Refuse rotary angles that depend on the longest sequence of a batch."""
-    config = model.config.get_text_config()
-    found = getattr(config, "rope_parameters", None) or {}
-    nested = [found, *(each for each in found.values() if isinstance(each, dict))]
-    for parameters in nested:
-        kind = parameters.get("rope_type", "default")
-        if kind in MOVING_ROPES:
-            reason = f"its rotary angles ({kind}) change with the length of the sequence"
-            raise unsupported(type(model).__name__, reason)

@@ -16,7 +16,8 @@ from torch import Tensor
 from torch.nn import functional
 
 EVEN_ELEMENTS = 32  # of the widest vectors, two at a time
-SERIAL_ELEMENTS = 32768  # torch's grain: fewer stay in one thread
+ROUTED_ROWS = 16  # of a call: from 4 on, the kernels of vectors are not used
+SERIAL_ELEMENTS = 16384  # fewer stay in one thread: torch's grain is 32768, gelu's the half
 
 
 def slabs_of(rows: Tensor) -> Iterator[Tensor]:
@@ -47,6 +48,23 @@ def row_by_row(function: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
     found = [function(slab.unsqueeze(0))[0] for slab in slabs_of(rows)]
     output = found[0] if len(found) == 1 else torch.cat(found)
     return output[: len(rows)].view(*inputs.shape[:-1], output.shape[-1])
+
+
+def tile_by_tile(
+    function: Callable[[Tensor], Tensor | tuple[Tensor, ...]], inputs: Tensor
+) -> Tensor | tuple[Tensor, ...]:
+    """Return function(inputs [t, width]), one tensor or several, each call of as many rows.
+
+    For what multiplies matrices of its own, as the routers of experts do. What pads a tile is its
+    last row again.
+    """
+    rows = inputs.reshape(-1, inputs.shape[-1])
+    missing = -len(rows) % ROUTED_ROWS
+    padded = torch.cat([rows, rows[-1:].expand(missing, -1)]) if missing else rows
+    found = [function(tile) for tile in torch.split(padded, ROUTED_ROWS)]
+    if isinstance(found[0], Tensor):
+        return torch.cat(found)[: len(rows)]  # type: ignore[arg-type]
+    return tuple(torch.cat(parts)[: len(rows)] for parts in zip(*found, strict=True))
 
 
 def steady_exp(numbers: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ class Entry:
 
     __slots__ = (
         "created",
+        "edge",
         "end_block",
         "hits",
         "last_used",
@@ -22,7 +23,10 @@ class Entry:
         "priority",
     )
 
-    def __init__(self, n_blocks: int, end_block: int, now: float, priority: int = 0) -> None:
+    def __init__(
+        self, n_blocks: int, end_block: int, now: float, priority: int = 0, edge: bytes = b""
+    ) -> None:
+        self.edge = edge  # its tokens, packed; the first ones may go while it is listed
         self.n_blocks = n_blocks  # the length of its edge; may shrink while it is listed
         self.end_block = end_block  # blocks from position 0 to its end
         self.created = self.last_used = now  # last_used: when its last pin went

@@ -41,7 +41,6 @@ class Node(Entry):
         "children",
         "copy",
         "digest",
-        "edge",
         "keeps",
         "parent",
         "pins",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -95,14 +95,15 @@ class PromptEncoder:
         """
         if not messages:
             raise TemplateError("there are no messages; send at least one")
-        prepared = [_prepared(message) for message in messages]
+        prepared = [_prepared(message, f"messages[{i}]") for i, message in enumerate(messages)]
         try:
             _check(_n_characters([prepared, tools]), max_characters)
             if order_tool_keys and tools is not None:
                 tools = [canonical(tool) for tool in tools]
             guarded = self._control.guarded(prepared, tools)
         except RecursionError as error:
-            raise TemplateError("messages or tools are nested too deeply") from error
+            deepest = "tools" if _depth(tools) > _depth(prepared) else "messages"
+            raise TemplateError("nested too deeply", deepest) from error
         render = self._continued if continue_last else self._template.render
         if guarded is None:
             prompt = render(prepared, tools=tools, add_generation_prompt=add_generation_prompt)
@@ -244,35 +245,55 @@ def _n_characters(value: object) -> int:
     return total
 
 
-def _prepared(message: Message) -> dict[str, object]:
-    """Return `message` as templates expect it."""
+def _depth(value: object) -> int:
+    """Return how many levels of objects and lists are in one another."""
+    level, n_levels = [value], 0
+    while level := [inner for outer in level for inner in _inside(outer)]:
+        n_levels += 1
+    return n_levels
+
+
+def _inside(value: object) -> Iterable[object]:
+    match value:
+        case str():
+            return ()
+        case Mapping():
+            return value.values()
+        case Sequence():
+            return value
+    return ()
+
+
+def _prepared(message: Message, place: str) -> dict[str, object]:
+    """Return `message`, which is told of as `place`, as templates expect it."""
     if not isinstance(message, Mapping):
-        raise TemplateError(f"a message is an object, not {type(message).__name__}")
+        raise TemplateError(f"a message is an object, not {type(message).__name__}", place)
     fields = {name: value for name, value in message.items() if value is not None}
-    fields["role"] = _role(fields.get("role"))
+    fields["role"] = _role(fields.get("role"), f"{place}.role")
     if "content" in fields:
-        fields["content"] = _joined(fields["content"])
+        fields["content"] = _joined(fields["content"], f"{place}.content")
     return fields
 
 
-def _role(role: object) -> str:
+def _role(role: object, place: str) -> str:
     if role not in ROLES:
-        raise TemplateError(f"role {role!r} is unknown; known are {', '.join(ROLES)}")
+        raise TemplateError(f"role {role!r} is unknown; known are {', '.join(ROLES)}", place)
     return "system" if role == "developer" else str(role)
 
 
-def _joined(content: object) -> str:
+def _joined(content: object, place: str) -> str:
     if isinstance(content, str):
         return content
     if not isinstance(content, Sequence):
-        raise TemplateError("a message's content is a text or a list of text parts")
-    return "".join(map(_part_text, content))
+        raise TemplateError("a message's content is a text or a list of text parts", place)
+    return "".join(_part_text(part, f"{place}[{i}]") for i, part in enumerate(content))
 
 
-def _part_text(part: object) -> str:
+def _part_text(part: object, place: str) -> str:
     match part:
         case {"type": "text", "text": str(text)}:
             return text
         case {"type": str(kind)} if kind != "text":
-            raise TemplateError(f"content parts of type {kind!r} are not supported; send text")
-    raise TemplateError('a content part is {"type": "text", "text": "..."}')
+            reason = f"content parts of type {kind!r} are not supported; send text"
+            raise TemplateError(reason, place)
+    raise TemplateError('a content part is {"type": "text", "text": "..."}', place)

@@ -334,20 +334,56 @@ def test_requests_that_compile_count_as_waiting(tokenizer: Tokenizer, gate: Gate
     assert len(bench.answers["d"].token_ids) == 4
 
 
+class Compiled:
+    """Compiles for a test, and knows what."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._vocabulary = GrammarVocabulary(tokenizer, 320, [END])
+        self.grammars: list[Grammar] = []
+
+    def __call__(self, grammar: Grammar) -> Matcher:
+        self.grammars.append(grammar)
+        return Matcher.of(grammar, self._vocabulary)
+
+
 def test_each_grammar_is_compiled_once(tokenizer: Tokenizer) -> None:
     """Equal grammars share one compilation as long as it is among the latest ones."""
-    compiled: list[Grammar] = []
-    vocabulary = GrammarVocabulary(tokenizer, 320, [END])
-
-    def compile_one(grammar: Grammar) -> Matcher:
-        compiled.append(grammar)
-        return Matcher.of(grammar, vocabulary)
-
-    compiler = GrammarCompiler(compile_one, max_kept=2)
+    compiled = Compiled(tokenizer)
+    compiler = GrammarCompiler(compiled, max_kept=2, max_bytes=2**40)
     first, second, third = (Grammar(GrammarKind.REGEX, text) for text in "abc")
     for grammar in (first, second, first, third, first, second):
         compiler.compile(grammar).result(30)
-    assert compiled == [first, second, third, second]
+    assert compiled.grammars == [first, second, third, second]
+
+
+def test_kept_grammars_have_a_bound_in_bytes(tokenizer: Tokenizer) -> None:
+    """A long text pushes out those that were not asked for lately; the latest one stays."""
+    compiled = Compiled(tokenizer)
+    compiler = GrammarCompiler(compiled, max_kept=64, max_bytes=4 * 2**20)
+    small = [Grammar(GrammarKind.REGEX, f"a{{9}}{number}") for number in range(4)]
+    long = Grammar(GrammarKind.REGEX, "a" * 6_000)  # as much as all small ones and a little more
+    for grammar in (*small, long, small[3], small[0], small[3]):
+        compiler.compile(grammar).result(30)
+    assert compiled.grammars == [*small, long, small[0]]
+    longest = Grammar(GrammarKind.REGEX, "b" * 10_000)
+    for grammar in (longest, longest, small[3]):
+        compiler.compile(grammar).result(30)
+    assert compiled.grammars[6:] == [longest, small[3]]
+
+
+def test_what_follows_a_grammar_makes_it_larger(tokenizer: Tokenizer) -> None:
+    """Its lexer's states are kept with it, so that use counts, up to their limit."""
+    compiled = Compiled(tokenizer)
+    compiler = GrammarCompiler(compiled, max_kept=64, max_bytes=3 * 2**20)
+    used, other = (Grammar(GrammarKind.REGEX, f"a+{number}") for number in range(2))
+    follower = compiler.compile(used).result(30).copy()
+    before = follower.estimated_bytes
+    for _ in range(2000):
+        follower.advance(tokenizer.encode("a")[-1])
+    assert before < 2**20 < 3 * 2**20 < follower.estimated_bytes < 30 * 2**20
+    for grammar in (other, used):
+        compiler.compile(grammar).result(30)
+    assert compiled.grammars == [used, other, used]
 
 
 def test_vocabularies_of_other_kinds_follow_grammars(tmp_path: Path) -> None:
@@ -367,6 +403,7 @@ class Stuck:
         self.n_words = n_words
         self.is_complete = False
         self.error = "the lexer is too complex"
+        self.estimated_bytes = 0
 
     def copy(self) -> Stuck:
         return self

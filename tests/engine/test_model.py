@@ -14,10 +14,8 @@ from transformers import (
     DeepseekV3Config,
     FalconH1Config,
     JambaConfig,
-    LlamaConfig,
     MambaConfig,
     MistralConfig,
-    Phi3Config,
     PhimoeConfig,
     PreTrainedModel,
     RwkvConfig,
@@ -64,10 +62,6 @@ def test_layout_is_what_the_layers_keep() -> None:
     assert layout.bytes_per_token == 3 * 2 * (16 + 16) * 4
 
 
-def moving_rope(kind: str, **more: Any) -> dict[str, Any]:
-    return {"rope_parameters": {"rope_type": kind, "factor": 2.0, "rope_theta": 10000.0, **more}}
-
-
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
@@ -86,17 +80,6 @@ def moving_rope(kind: str, **more: Any) -> dict[str, Any]:
         ),
         (StableLmConfig(**SMALL), "keyword arguments"),
         (BloomConfig(vocab_size=64, hidden_size=32, n_layer=2, n_head=2), "code of its own"),
-        (LlamaConfig(**SMALL, **moving_rope("dynamic")), "rotary angles"),
-        (
-            Phi3Config(
-                **SMALL,
-                **moving_rope("longrope", short_factor=[1.0] * 8, long_factor=[2.0] * 8),
-                max_position_embeddings=64,
-                original_max_position_embeddings=32,
-                pad_token_id=0,
-            ),
-            "rotary angles",
-        ),
         (
             DeepseekV3Config(
                 **SMALL | {"num_key_value_heads": 2},
@@ -122,8 +105,6 @@ def moving_rope(kind: str, **more: Any) -> dict[str, Any]:
         "falcon-h1",
         "arguments dropped",
         "own attention",
-        "moving rope",
-        "long rope",
         "latent attention",
     ],
 )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
+from torch import Tensor
 from torch.nn import functional
 
-from prefixcache.engine.steady import row_by_row
+from prefixcache.engine.steady import row_by_row, tile_by_tile
 from prefixcache.engine.weights import tiles
 
 
@@ -22,6 +25,30 @@ def test_a_row_by_itself_is_a_row_among_many(n_rows: int, width: int) -> None:
     for row in {0, n_rows // 2, n_rows - 1}:
         assert torch.equal(found[row], row_by_row(functional.silu, rows[row]))
     torch.testing.assert_close(found, functional.silu(rows))
+
+
+def test_every_row_of_a_long_gelu_is_as_alone() -> None:
+    """Gelu is cut for threads earlier than other activations: no row changes with its place."""
+    gelu = functools.partial(functional.gelu, approximate="tanh")
+    rows = torch.randn(341, 96, generator=torch.Generator().manual_seed(1)) * 3
+    alone = torch.cat([row_by_row(gelu, row) for row in torch.split(rows, 1)])
+    assert torch.equal(row_by_row(gelu, rows), alone)
+
+
+def test_what_multiplies_is_asked_for_as_many_rows_each_time() -> None:
+    """A tile is padded with its last row; one tensor or several come back, a row for each."""
+    asked = []
+
+    def router(rows: Tensor) -> tuple[Tensor, Tensor]:
+        asked.append(len(rows))
+        return rows * 2, rows.argmax(-1)
+
+    rows = torch.randn(37, 5, generator=torch.Generator().manual_seed(1))
+    found = tile_by_tile(router, rows)
+    assert len(set(asked)) == 1
+    assert torch.equal(found[0], rows * 2)
+    assert torch.equal(found[1], rows.argmax(-1))
+    assert torch.equal(torch.as_tensor(tile_by_tile(torch.neg, rows)), -rows)
 
 
 def test_activations_have_uneven_ends() -> None:

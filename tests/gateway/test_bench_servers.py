@@ -27,7 +27,7 @@ def models(owner: str, *names: str) -> Routes:
     return {"/v1/models": {"data": cards}}
 
 
-OWN = {**models("prefixcache"), "/health": {"status": "alive"}}
+OWN = {**models("prefixcache"), "/health": {"status": "alive", "version": "1.2"}}
 VLLM = {**models("vllm"), "/version": {"version": "1.2"}}
 LLAMA = {**models("llamacpp"), "/props": {"build_info": "b1"}}
 TRANSFORMERS = {**models("someone"), "/openapi.json": {"paths": {"/load_model": {}}}}
@@ -107,7 +107,7 @@ async def test_other_counts_than_were_meant_are_an_error(
 @pytest.mark.parametrize(
     ("routes", "kind", "version"),
     [
-        (OWN, "prefixcache", "unknown"),
+        (OWN, "prefixcache", "1.2"),
         (VLLM, "vllm", "1.2"),
         (LLAMA, "llama.cpp", "b1"),
         (TRANSFORMERS, "transformers", "unknown"),

@@ -176,7 +176,14 @@ async def test_another_tenants_response_is_unknown() -> None:
         TenantMemory(max_tenant_bytes=9999, max_bytes=9999, ttl_seconds=10, clock=lambda: 0.0)
     )
     response = KeptResponse(
-        id="resp_1", reply=b"{}", context=(), output=(), model="m", tools=b"", prompt=b"", n_bytes=1
+        id="resp_1",
+        reply=b"{}",
+        context=(),
+        output=(),
+        model="m",
+        tools=b"",
+        prompt=b"",
+        conversation_bytes=1,
     )
     kept.keep("a", response)
     assert kept.shown("a", "resp_1") is response

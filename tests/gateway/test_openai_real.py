@@ -113,9 +113,9 @@ def test_responses(client: OpenAI, model: str) -> None:
 
 def test_tools(client: OpenAI, model: str) -> None:
     """A forced call follows its schema in chat and in responses."""
-    function: dict[str, Any] = {"name": "weather", "parameters": PARAMETERS, "strict": True}
+    function = {"name": "weather", "parameters": PARAMETERS, "strict": True}
     chat_tools: Any = [{"type": "function", "function": function}]
-    response_tools: Any = [{"type": "function", **function}]
+    flat_tools: Any = [{"type": "function", **function}]
     chat: Any = client.chat.completions.create(
         model=model,
         messages=ASK,
@@ -130,7 +130,7 @@ def test_tools(client: OpenAI, model: str) -> None:
     response: Any = client.responses.create(
         model=model,
         input="Say hello.",
-        tools=response_tools,
+        tools=flat_tools,
         tool_choice={"type": "function", "name": "weather"},
         max_output_tokens=100,
     )

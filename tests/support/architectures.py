@@ -136,6 +136,33 @@ _ROUGHENED: dict[str, Callable[[], Any]] = {
 }
 CONFIGS = _PLAIN | _ROUGHENED
 
+_TRAINED_TOKENS = 64
+_LONG_FACTORS = {"short_factor": [1.0] * 8, "long_factor": [3.0 + i for i in range(8)]}
+_ROPES: dict[str, dict[str, Any]] = {
+    "linear": {"factor": 4.0},
+    "dynamic": {"factor": 4.0},
+    "yarn": {"factor": 4.0, "original_max_position_embeddings": _TRAINED_TOKENS},
+    "longrope": {"original_max_position_embeddings": _TRAINED_TOKENS, **_LONG_FACTORS},
+    "llama3": {
+        "factor": 4.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": _TRAINED_TOKENS,
+    },
+}
+
+
+def llama_with_rope(rope_type: str) -> PreTrainedModel:
+    """Return a tiny Llama of 256 positions, of a rope that was trained with 64 where it says so."""
+    torch.manual_seed(1234)
+    rope = {"rope_type": rope_type, "rope_theta": 10_000.0, **_ROPES[rope_type]}
+    shared = _SHARED | {"max_position_embeddings": 256}
+    config = hf.LlamaConfig(**shared, rope_parameters=rope)
+    return hf.LlamaForCausalLM(config).eval()
+
+
+ROPE_TYPES = tuple(_ROPES)
+
 
 def tiny_model(architecture: str) -> PreTrainedModel:
     """Return the same small model at every call, in float32."""

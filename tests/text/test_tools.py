@@ -21,11 +21,15 @@ from prefixcache.text.tools import (
 from prefixcache.text.tools.hermes import HermesFormat
 from prefixcache.text.tools.llama import LlamaFormat
 from prefixcache.text.tools.mistral import MistralFormat
+from prefixcache.text.tools.named import MistralArgsFormat
+from prefixcache.text.tools.qwen import QwenFormat
 
 HERMES, LLAMA, MISTRAL = HermesFormat(), LlamaFormat(), MistralFormat()
+ARGS, QWEN = MistralArgsFormat(), QwenFormat()
 NAMES = ("weather", "clock", "f")
-FORMATS: tuple[ToolFormat, ...] = (HERMES, LLAMA, MISTRAL)
+FORMATS: tuple[ToolFormat, ...] = (HERMES, LLAMA, MISTRAL, ARGS, QWEN)
 ROME = '{"name": "weather", "arguments": {"city": "Rome"}}'
+TAGS = "<function=weather>\n<parameter=city>\nRome\n</parameter>\n</function>"
 OSLO = '{"name": "weather", "parameters": {"city": "Oslo", "in": ["}", "\\"]{"]}}'
 
 
@@ -76,6 +80,10 @@ CALLS: list[tuple[ToolFormat, str, str, list[str]]] = [
     (MISTRAL, f"[TOOL_CALLS][{ROME}, {OSLO}]", "", ["Rome", "Oslo"]),
     (MISTRAL, f"Sure. [TOOL_CALLS] [{ROME}]", "Sure.", ["Rome"]),
     (MISTRAL, f"[{ROME}]", f"[{ROME}]", []),
+    (ARGS, '[TOOL_CALLS]weather[ARGS]{"city": "Rome"}', "", ["Rome"]),
+    (ARGS, 'Sure. [TOOL_CALLS] weather[ARGS] {"city": "}["} so', "Sure. so", ["}["]),
+    (ARGS, '[TOOL_CALLS]weather[ARGS]{"city": "a"}' * 2, "", ["a", "a"]),
+    (ARGS, 'weather[ARGS]{"city": "Rome"}', 'weather[ARGS]{"city": "Rome"}', []),
 ]  # fmt: skip
 
 
@@ -123,9 +131,54 @@ def test_what_is_no_call_is_content_in_full(body: str) -> None:
         (LLAMA, f"<|python_tag|>{body}"),
         (MISTRAL, f"[TOOL_CALLS][{body}]"),
         (MISTRAL, f"[TOOL_CALLS] {body}, "),
+        (ARGS, f"Well. [TOOL_CALLS]{body}[ARGS]{body}"),
+        (ARGS, f"[TOOL_CALLS]a b[ARGS]{{}} {body}"),
+        (QWEN, f"<tool_call>\n{body}\n</tool_call>"),
+        (QWEN, f"<tool_call><function=f>{body}x</function></tool_call>"),
+        (QWEN, f"<tool_call><function=f><parameter=a>{body}</function>"),
     ):
         answer = parsed(tool_format, text)
         assert (answer.content, answer.names) == (text, [])
+
+
+QWEN_CALLS: list[tuple[str, str, list[tuple[str, object]]]] = [
+    (f"<tool_call>\n{TAGS}\n</tool_call>", "", [("weather", {"city": "Rome"})]),
+    (f"Well.\n<tool_call>{TAGS}</tool_call> so ", "Well. so", [("weather", {"city": "Rome"})]),
+    (f"<tool_call>\n{TAGS}", "", [("weather", {"city": "Rome"})]),
+    ("<tool_call><function=clock>\n</function></tool_call>", "", [("clock", {})]),
+    (
+        "<tool_call><function=clock><parameter=n>5</parameter><parameter=s>5</parameter>"
+        "<parameter=o>\n{\"a\": [null]}\n</parameter><parameter=t>\na\n\n<b>\n</parameter>"
+        "</function></tool_call>",
+        "",
+        [("clock", {"n": 5, "s": "5", "o": {"a": [None]}, "t": "a\n\n<b>"})],
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "content", "calls"), QWEN_CALLS)
+def test_calls_in_tags_are_found(text: str, content: str, calls: list[tuple[str, object]]) -> None:
+    """Each parameter has its tag; a text stays text where its schema says so, else JSON is read."""
+    schemas = {"clock": {"properties": {"s": {"type": "string"}}}, "weather": {}}
+    for pieces in ([text], list(text)):
+        parser, answer = QWEN.parser(schemas, is_sure=False), Answer()
+        for piece in pieces:
+            answer.take(parser.push(piece))
+        answer.take(parser.finish())
+        assert (answer.content, answer.calls) == (content, calls)
+
+
+def test_sure_calls_with_their_name_in_front_are_told_as_they_come() -> None:
+    """The name is told with its mark, and what is cut short keeps what came."""
+    parser = ARGS.parser(NAMES, is_sure=True)
+    assert parser.push("[TOOL_CALLS]f[ARG") == []
+    assert parser.push('S]{"a": [') == [CallBegin(0, "f"), CallArguments(0, '{"a": [')]
+    assert parser.push('1]}[TOOL_CALLS]f[ARGS]{"') == [
+        CallArguments(0, "1]}"),
+        CallBegin(1, "f"),
+        CallArguments(1, '{"'),
+    ]
+    assert parser.finish() == []
 
 
 def test_a_bad_call_after_a_good_one_is_content() -> None:
@@ -184,6 +237,7 @@ def test_an_object_that_names_no_tool_is_content(body: str, is_sure: bool) -> No
 FRAGMENTS = st.sampled_from(
     [
         *("<tool_call>", "</tool_call>", "<tool", "[TOOL_CALLS]", "[", "]", "<|python_tag|>"),
+        *("f[ARGS]", "[ARGS]{}", "<function=f>", "</function>", "<parameter=a>", "</parameter>"),
         *("{", "}", '"', "\\", "\n", " ", "text", ", ", "; ", "[TOO", ROME, OSLO),
         '{"name": "f", "arguments": {}}',
     ]
@@ -223,7 +277,9 @@ def test_text_is_held_back_only_while_it_may_be_a_call() -> None:
         (["x<|python_tag|>"], LlamaFormat),
         (["[AVAILABLE_TOOLS]", "[TOOL_CALLS]"], MistralFormat),
         (["<tool_call>", "<function=example>"], type(None)),
-        (["[TOOL_CALLS]", "[ARGS]"], type(None)),
+        (["<tool_call>\n<function=", "<parameter="], QwenFormat),
+        (["[TOOL_CALLS]", "[ARGS]"], MistralArgsFormat),
+        (["[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"], type(None)),
         (["<|im_start|>"], type(None)),
     ],
 )

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from prefixcache.engine.steady import row_by_row
 from prefixcache.engine.weights.products import Packer, Product
 
 _STACKS = {"gate_up_proj", "down_proj", "gate_up_proj_bias", "down_proj_bias"}
@@ -19,12 +20,16 @@ class PackedExperts(nn.Module):
     summed in the row's own order, whatever other rows there are.
     """
 
-    def __init__(self, original: nn.Module, pack: Packer) -> None:
-        """Pack `original`, for which `has_common_experts` holds; its stacked weights are let go."""
+    def __init__(self, original: nn.Module, pack: Packer, *, row_wise: bool = False) -> None:
+        """Pack `original`, for which `has_common_experts` holds; its stacked weights are let go.
+
+        With `row_wise` what is between the products does not depend on other rows either.
+        """
         super().__init__()
         self._gate: Callable[[Tensor], Tensor] = original._apply_gate  # type: ignore[assignment]
         self._gate_up = _products(original, "gate_up_proj", pack)
         self._down = _products(original, "down_proj", pack)
+        self._is_row_wise = row_wise
         for name in _STACKS & dict(original.named_parameters(recurse=False)).keys():
             setattr(original, name, None)
 
@@ -48,10 +53,24 @@ class PackedExperts(nn.Module):
         for expert, count in enumerate(counts):
             if count:
                 part = slice(start, start + count)
-                inner = self._gate(self._gate_up[expert](given[part]))
-                output[order[part]] = self._down[expert](inner)
+                output[order[part]] = self._down[expert](
+                    self._gated(self._gate_up[expert](given[part]))
+                )
                 start += count
-        return torch.einsum("tcw,tc->tw", output.view(len(rows), n_chosen, -1), weights.to(rows))
+        return self._summed(output.view(len(rows), n_chosen, -1), weights.to(rows))
+
+    def _gated(self, rows: Tensor) -> Tensor:
+        return row_by_row(self._gate, rows) if self._is_row_wise else self._gate(rows)
+
+    def _summed(self, outputs: Tensor, weights: Tensor) -> Tensor:
+        """Return each row's [chosen, width] times its [chosen], summed in order if rows matter."""
+        if not self._is_row_wise:
+            return torch.einsum("tcw,tc->tw", outputs, weights)
+        weighted = outputs * weights.unsqueeze(-1)
+        total = weighted[:, 0]
+        for one in weighted.unbind(1)[1:]:
+            total = total + one
+        return total
 
 
 def has_common_experts(module: nn.Module) -> bool:

@@ -141,7 +141,11 @@ class _LayerPacker:
             self._fused((name,))
         for name, module in list(self._layer.named_modules()):
             if has_common_experts(module):
-                replace_module(self._layer, name, PackedExperts(module, self._pack))
+                replace_module(
+                    self._layer,
+                    name,
+                    PackedExperts(module, self._pack, row_wise=isinstance(self._pack, TiledPacker)),
+                )
         return self._layer
 
     def check(self, layer: nn.Module, architecture: str, index: int) -> None:

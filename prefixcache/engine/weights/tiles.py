@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from prefixcache.engine.steady import row_by_row
+from prefixcache.engine.steady import row_by_row, tile_by_tile
+from prefixcache.engine.weights.experts import PackedExperts
 from prefixcache.engine.weights.modules import LinearPart, PackedLinear, SmallEmbedding
 from prefixcache.engine.weights.products import Int8Product, Packer, Product
 from prefixcache.errors import ConfigError
@@ -18,6 +19,7 @@ _ANGLES = 32  # positions at a time, whatever their width: an even number of ele
 _ROW_WISE_ALREADY = (
     PackedLinear,
     LinearPart,
+    PackedExperts,
     SmallEmbedding,
     nn.Embedding,
     nn.Dropout,
@@ -107,15 +109,16 @@ def _in_tiles(product: Product, rows: Tensor, size: int) -> Tensor:
 
 
 class RowWise(nn.Module):
-    """A norm or an activation, taken in pieces that are computed evenly."""
+    """A norm, an activation or a router, taken in pieces that are computed evenly."""
 
     def __init__(self, original: nn.Module) -> None:
         super().__init__()
         self.original = original
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, inputs: Tensor) -> Tensor | tuple[Tensor, ...]:
         """Return what the original gives for [..., width]."""
-        return row_by_row(self.original, inputs)
+        has_matrix = any(parameter.dim() > 1 for parameter in self.original.parameters())
+        return (tile_by_tile if has_matrix else row_by_row)(self.original, inputs)
 
 
 class RowWiseAngles(nn.Module):

@@ -2,6 +2,7 @@
 
 from prefixcache.index.policies.cost_aware import CostAwarePolicy
 from prefixcache.index.policies.keyed import FifoPolicy, LfuPolicy, PriorityPolicy
+from prefixcache.index.policies.learned import LearnedPolicy
 from prefixcache.index.policies.lru import LruPolicy, TtlPolicy
 from prefixcache.index.policies.names import POLICY_NAMES, PolicyOptions, make_policy
 from prefixcache.index.policies.protocol import EvictionPolicy
@@ -12,6 +13,7 @@ __all__ = [
     "CostAwarePolicy",
     "EvictionPolicy",
     "FifoPolicy",
+    "LearnedPolicy",
     "LfuPolicy",
     "LruPolicy",
     "PolicyOptions",

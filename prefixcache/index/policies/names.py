@@ -10,6 +10,7 @@ from prefixcache.config import DEFAULT_IDLE_TTL_SECONDS
 from prefixcache.errors import ConfigError
 from prefixcache.index.policies.cost_aware import CostAwarePolicy
 from prefixcache.index.policies.keyed import FifoPolicy, LfuPolicy, PriorityPolicy
+from prefixcache.index.policies.learned import LearnedPolicy
 from prefixcache.index.policies.lru import LruPolicy, TtlPolicy
 from prefixcache.index.policies.protocol import EvictionPolicy
 from prefixcache.index.policies.segments import DEFAULT_SHARE
@@ -28,6 +29,7 @@ _MAKERS: Mapping[str, Callable[[PolicyOptions], EvictionPolicy]] = MappingProxyT
     {
         "lru": lambda _: LruPolicy(),
         "cost-aware": lambda options: CostAwarePolicy(protected_share=options.protected_share),
+        "learned": lambda _: LearnedPolicy(),
         "lfu": lambda _: LfuPolicy(),
         "fifo": lambda _: FifoPolicy(),
         "slru": lambda options: SlruPolicy(protected_share=options.protected_share),

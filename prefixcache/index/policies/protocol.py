@@ -13,7 +13,8 @@ class EvictionPolicy(Protocol):
     The cache promises serial calls; that an entry is added only while it is not listed; that
     an entry's hits, last_used and priority are never below those of an entry under it; that
     entries which are listed together are added children before parents; and that the fields of a
-    listed entry stay as they are, but for n_blocks and end_block, which may shrink, and n_resident.
+    listed entry stay as they are, but for n_blocks, end_block and edge, which may shrink, and
+    n_resident.
 
     The policy promises O(log n) per call, amortised over all calls; to read nothing but an entry's
     fields; that `older` and `newer`, which are its own, are None exactly while an entry is not

@@ -59,7 +59,8 @@ class ToolFormat(Protocol):
         """Return a parser for one answer.
 
         Args:
-            names: of the tools; where nothing else marks a call, only they make one.
+            names: of the tools; where nothing else marks a call, only they make one. A mapping
+                to the schemas of their arguments tells formats without types what is text.
             is_sure: every call is well formed, so arguments need not wait for their end.
         """
 

@@ -8,9 +8,23 @@ from prefixcache.text.tools.calls import ToolFormat
 from prefixcache.text.tools.hermes import HermesFormat
 from prefixcache.text.tools.llama import LlamaFormat
 from prefixcache.text.tools.mistral import MistralFormat
+from prefixcache.text.tools.named import MistralArgsFormat
+from prefixcache.text.tools.qwen import QwenFormat
 
-# Formats that write no JSON objects between the same marks; they cannot be read yet.
-_OTHERS = ("<function=", "<arg_key>", "[ARGS]", "<parameter=")
+# All of these texts stand in a template, and the format, where it is known; the first that fits.
+_FORMATS: tuple[tuple[tuple[str, ...], type[ToolFormat] | None], ...] = (
+    (("<arg_key>",), None),
+    (("[CALL_ID]",), None),
+    (("<tool_call>", "<function=", "<parameter="), QwenFormat),
+    (("<function=",), None),
+    (("<parameter=",), None),
+    (("[TOOL_CALLS]", "[ARGS]"), MistralArgsFormat),
+    (("[ARGS]",), None),
+    (("[TOOL_CALLS]",), MistralFormat),
+    (("<tool_call>",), HermesFormat),
+    (("<|python_tag|>",), LlamaFormat),
+    (('"name"', '"parameters"'), LlamaFormat),
+)
 
 
 def fallback_format() -> ToolFormat:
@@ -24,12 +38,7 @@ def format_of(literals: Iterable[str]) -> ToolFormat | None:
     None: it speaks of no tools, or in a way that is not known here.
     """
     written = "\0".join(literals)
-    if any(mark in written for mark in _OTHERS):
-        return None
-    if "[TOOL_CALLS]" in written:
-        return MistralFormat()
-    if "<tool_call>" in written:
-        return HermesFormat()
-    if "<|python_tag|>" in written or ('"name"' in written and '"parameters"' in written):
-        return LlamaFormat()
+    for texts, found in _FORMATS:
+        if all(text in written for text in texts):
+            return None if found is None else found()
     return None

@@ -19,10 +19,41 @@ class Marks:
     may_begin_bare: bool = False  # an answer that starts with an object is a call
 
 
-class MarkedParser:
+class Joining:
+    """Joins what a parser gives: neighbouring content is one piece."""
+
+    def __init__(self) -> None:
+        self._blank = ""  # white space that is content only if content follows
+
+    def joined(self, pieces: list[Piece]) -> list[Piece]:
+        """Join neighbouring content; white space before or after calls is left out."""
+        joined: list[Piece] = []
+        for piece in pieces:
+            if not isinstance(piece, Content):
+                if isinstance(piece, CallBegin):
+                    self._blank = ""
+                joined.append(piece)
+                continue
+            text = self._blank + piece.text
+            kept = text.rstrip()
+            self._blank = text[len(kept) :]
+            if joined and isinstance(last := joined[-1], Content):
+                kept = last.text + kept
+                joined.pop()
+            if kept:
+                joined.append(Content(kept))
+        return joined
+
+    def last_blank(self) -> list[Piece]:
+        """Return white space that was left out and is the rest of an answer without calls."""
+        return [Content(self._blank)] if self._blank else []
+
+
+class MarkedParser(Joining):
     """A `ToolParser` for calls written as JSON objects after a mark."""
 
     def __init__(self, marks: Marks, names: Collection[str], *, is_sure: bool) -> None:
+        super().__init__()
         self._marks = marks
         self._names = frozenset(names) if marks.may_begin_bare else None
         self._is_sure = is_sure
@@ -32,7 +63,6 @@ class MarkedParser:
         self._is_within = False  # an object that comes now is a call
         self._is_at_start = True
         self._n_calls = 0
-        self._blank = ""  # white space that is content only if content follows
 
     def push(self, text: str) -> list[Piece]:
         """Take the next text; see `ToolParser`."""
@@ -40,7 +70,7 @@ class MarkedParser:
         pieces: list[Piece] = []
         while self._held and self._step(pieces):
             pass
-        return self._joined(pieces)
+        return self.joined(pieces)
 
     def finish(self) -> list[Piece]:
         """End the answer; see `ToolParser`. A call that broke off is content."""
@@ -54,10 +84,8 @@ class MarkedParser:
         if self._is_sure and self._n_calls:
             left = ""  # a part of the next call: nothing else may follow
         self._held, self._before, self._reader = "", None, None
-        pieces = self._joined([Content(left)])
-        if self._blank and not self._n_calls:
-            pieces.append(Content(self._blank))
-        return pieces
+        pieces = self.joined([Content(left)])
+        return pieces if self._n_calls else [*pieces, *self.last_blank()]
 
     def _step(self, pieces: list[Piece]) -> bool:
         """Take something off the held text; False when more must come first."""
@@ -111,32 +139,13 @@ class MarkedParser:
             pieces.append(Content(before))
             self._held, self._before, self._is_within = after, mark, True
             return True
-        safe = len(self._held) - _overlap(self._held, self._marks.begin)
+        safe = len(self._held) - overlap(self._held, self._marks.begin)
         pieces.append(Content(self._held[:safe]))
         self._held = self._held[safe:]
         return False
 
-    def _joined(self, pieces: list[Piece]) -> list[Piece]:
-        """Join neighbouring content; white space before or after calls is left out."""
-        joined: list[Piece] = []
-        for piece in pieces:
-            if not isinstance(piece, Content):
-                if isinstance(piece, CallBegin):
-                    self._blank = ""
-                joined.append(piece)
-                continue
-            text = self._blank + piece.text
-            kept = text.rstrip()
-            self._blank = text[len(kept) :]
-            if joined and isinstance(last := joined[-1], Content):
-                kept = last.text + kept
-                joined.pop()
-            if kept:
-                joined.append(Content(kept))
-        return joined
 
-
-def _overlap(text: str, mark: str) -> int:
+def overlap(text: str, mark: str) -> int:
     """Return how much of the end of `text` may be the beginning of `mark`."""
     longest = min(len(text), len(mark) - 1)
     return next((n for n in range(longest, 0, -1) if text.endswith(mark[:n])), 0)

@@ -127,6 +127,12 @@ def _text(quoted: str) -> str | None:
     return text or None
 
 
+def parsed_object(raw: str) -> str | None:
+    """Return a JSON object as it is sent to clients, or None when `raw` is none."""
+    call = _parsed(f'{{"name": "-", "arguments": {raw}}}')
+    return None if call is None or not raw.lstrip().startswith("{") else call[1]
+
+
 def _parsed(raw: str) -> tuple[str, str] | None:
     """Return name and arguments (a JSON object) of a call, or None when it is none."""
     try:

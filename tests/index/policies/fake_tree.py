@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+
 from prefixcache.index.entry import Entry
 from prefixcache.index.policies import EvictionPolicy
+
+_TOKENS = itertools.count()  # a block is one token here, and each new edge has one of its own
 
 
 class FakeNode(Entry):
@@ -13,7 +17,8 @@ class FakeNode(Entry):
 
     def __init__(self, parent: FakeNode | None, n_blocks: int, now: float) -> None:
         above = 0 if parent is None else parent.end_block
-        super().__init__(n_blocks, above + n_blocks, now)
+        edge = next(_TOKENS).to_bytes(4, "little") * n_blocks
+        super().__init__(n_blocks, above + n_blocks, now, edge=edge)
         self.parent = parent  # which does not know of it yet
         self.children: set[FakeNode] = set()
         self.pins = 0
@@ -89,6 +94,7 @@ class FakeTree:
             node.parent.children.add(upper)
         node.parent = upper
         node.n_blocks -= 1
+        upper.edge, node.edge = node.edge[:4], node.edge[4:]
         self.nodes[upper] = None
         return upper
 

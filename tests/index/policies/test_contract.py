@@ -106,7 +106,9 @@ def test_what_has_left_is_forgotten(tree: FakeTree) -> None:
 
 def test_an_unknown_name_is_refused() -> None:
     """The message lists the names that there are."""
-    with pytest.raises(ConfigError, match="lru, cost-aware, lfu, fifo, slru, priority, ttl"):
+    with pytest.raises(
+        ConfigError, match="lru, cost-aware, learned, lfu, fifo, slru, priority, ttl"
+    ):
         make_policy("mru")
 
 
