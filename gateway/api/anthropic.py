@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 from aiohttp import hdrs, web
 
-from gateway.api.anthropic_caching import breakpoints_of, retained
+from gateway.api.anthropic_caching import Kept, breakpoints_of, retained
 from gateway.api.anthropic_models import (
     MESSAGES_DECODER,
     PROMPT_DECODER,
@@ -93,7 +93,7 @@ def _asked(fingerprints: Fingerprints, service: Service, tenant: Tenant, data: b
     head = Head(
         id=answer_id,
         model=served.name,
-        kept=kept,
+        kept=kept if service.tenancy.settings.engine.prefix_cache else Kept(),
         is_cut=call.requests[0].sampling.max_tokens < body.max_tokens,
         diagnose=_diagnosis(fingerprints, tenant, body, compared),
     )

@@ -94,15 +94,13 @@ class CandidateShape:
     def __init__(self, head: Head, new_text: Callable[[], ChoiceText]) -> None:
         self._head = head
         self._parts: defaultdict[int, _Parts] = defaultdict(lambda: _Parts(new_text()))
-        self._started = Usage(0, 0, 0)
+        self._started: dict[int, Started] = {}
         self._output: dict[int, int] = {}  # tokens, by candidate
         self._is_first = True
 
     def opening(self, index: int, started: Started) -> bytes:
         """Return an empty text, and the count of the prompt."""
-        is_counted = index == 0 or not self._started.prompt_tokens
-        if is_counted:  # what the first candidate found cached counts, as in every account
-            self._started = Usage(started.prompt_tokens, started.cached_tokens, 0)
+        self._started[index] = started
         return self._chunk(index, [PartReply(text="")])
 
     def piece(self, index: int, event: PromptScores | Delta) -> bytes:
@@ -147,7 +145,7 @@ class CandidateShape:
         reason: FinishReason | None = None,
         scores: Sequence[TokenScore] = (),
     ) -> bytes:
-        counted = self._started
+        counted = self._started[min(self._started)]  # as in every account
         usage = Usage(counted.prompt_tokens, counted.cached_tokens, sum(self._output.values()))
         reply = self._reply([self._candidate(index, parts, reason, scores)], usage)
         encoded = msgspec.json.encode(reply)
