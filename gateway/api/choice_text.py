@@ -39,6 +39,11 @@ class ChoiceText:
         """Whether a call was told."""
         return self._n_calls > 0
 
+    @property
+    def is_content(self) -> bool:
+        """Whether all text is told as it comes: there can be no calls in it."""
+        return self._parser is None
+
     def push(self, text: str) -> list[Told]:
         """Take more text and return what can be told now."""
         if self._parser is None:
