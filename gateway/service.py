@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -30,7 +30,7 @@ from gateway.late import with_late_ones
 from gateway.ledger import Ledger
 from gateway.memory import TenantMemory
 from gateway.merge import NumberedEvent, merged
-from gateway.metrics import Metrics
+from gateway.metrics import Metrics, Pace
 from gateway.own_answers import OwnAnswers, Recorder, Scope, ScopedHistory
 from gateway.recording import Recording
 from gateway.reloading import Reloader
@@ -234,12 +234,12 @@ class Service:
         arrived = self.wall_clock()
         sources = [self._backend.generate(request) for request in call.requests]
         try:
-            async with (
-                merged(sources) as events,
-                aclosing(with_late_ones(events, len(sources))) as settled,
-                aclosing(self._watched(settled, ledger, call)) as watched,
-            ):
-                yield watched
+            async with merged(sources) as found, AsyncExitStack() as stack:
+                events: AsyncIterator[NumberedEvent] = found
+                if len(sources) > 1:
+                    events = await stack.enter_async_context(aclosing(with_late_ones(events)))
+                watched = self._watched(events, ledger, call)
+                yield await stack.enter_async_context(aclosing(watched))
         finally:
             self._record(call, ledger, arrived)
 
@@ -311,24 +311,21 @@ class Service:
         self, events: AsyncIterator[NumberedEvent], ledger: Ledger, call: Call
     ) -> AsyncGenerator[NumberedEvent, None]:
         """Pass `events` on, measured and accounted for; a Failed becomes an exception."""
-        started = self.clock()
-        last: dict[int, float] = {}  # when each request gave output
-        async for index, event in events:
+        pace, recorder = Pace(self.metrics, self.clock), call.recorder
+        async for numbered in events:
+            index, event = numbered
             ledger.observe(index, event)
-            if call.recorder is not None:
-                call.recorder.observe(index, event)
-            if isinstance(event, Failed):
+            if recorder is not None:
+                recorder.observe(index, event)
+            if isinstance(event, Delta):
+                if event.token_ids:
+                    pace.observe(index)
+                    if ledger.first_token_at is None:
+                        ledger.first_token_at = self.clock()
+            elif isinstance(event, Failed):
                 param = call.grammar_param if event.kind is FailureKind.GRAMMAR else None
                 raise GenerationFailedError(event.kind, event.message, param)
-            if isinstance(event, Delta) and event.token_ids:
-                now = self.clock()
-                if index in last:
-                    self.metrics.between_tokens_seconds.observe(now - last[index])
-                else:
-                    self.metrics.observe_first_token(now - started)
-                    ledger.first_token_at = ledger.first_token_at or now
-                last[index] = now
-            yield index, event
+            yield numbered
 
 
 def _recording(config: GatewayConfig, info: ModelInfo) -> Recording | None:

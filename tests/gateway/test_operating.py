@@ -214,7 +214,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
 async def test_a_server_with_a_certificate_speaks_tls(
     gateway: Gateway, certificate: tuple[str, str]
 ) -> None:
-    """Clients that trust it are answered over TLS 1.2 and 1.3; plain HTTP and older ones are not."""
+    """Clients that trust it are answered over TLS 1.2 and 1.3; plain HTTP is not answered."""
     pem, key = certificate
     config = GatewayConfig(port=0, tls_certificate=pem, tls_key=key)
     tls = tls_context(config)
