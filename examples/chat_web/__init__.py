@@ -1,0 +1,1 @@
+"""A small chat for the browser in front of the gateway."""
