@@ -54,7 +54,7 @@ async def local_backend(
 
 
 async def until_ready(backend: LocalBackend) -> None:
-    await until(lambda: backend.is_ready, seconds=10)
+    await until(lambda: backend.is_ready)
 
 
 @pytest.mark.parametrize(
