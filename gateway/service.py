@@ -212,9 +212,10 @@ class Service:
             NotReadyError: from reading the events: the backend takes none now.
         """
         sources = [self._backend.generate(request) for request in call.requests]
-        async with merged(sources) as events, AsyncExitStack() as stack:
+        async with merged(sources) as found, AsyncExitStack() as stack:
+            events = found
             if len(sources) > 1:
-                events = await stack.enter_async_context(aclosing(with_late_ones(events)))
+                events = await stack.enter_async_context(aclosing(with_late_ones(found)))
             watched = self._watched(events, ledger, call)
             yield await stack.enter_async_context(aclosing(watched))
 

@@ -1,7 +1,7 @@
 """Load from few instructions: fixed requests over kept connections, each sent again when answered.
 
-An HTTP client of the usual kind costs more than the servers that it is to measure, so this one reads
-no more of an answer than its status, its first byte and its end.
+An HTTP client of the usual kind costs more than the servers that it is to measure, so this one
+reads no more of an answer than its status, its first byte and its end.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ async def load(url: str, request: bytes, *, at_once: int, seconds: float) -> Loa
 
 async def _spin() -> None:
     """Keep the loop from sleeping: to wake it would be work for the server, by how idle it is."""
-    while True:
+    while True:  # noqa: ASYNC110 - it waits for nothing
         await asyncio.sleep(0)
 
 

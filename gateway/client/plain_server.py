@@ -2,7 +2,8 @@
 
     python -m gateway.client.plain_server ANSWERS.json
 
-It reads a request's body, looks into it for nothing but "stream", and sends bytes that it was given.
+It reads a request's body, looks into it for nothing but "stream", and sends bytes that it was
+given.
 """
 
 from __future__ import annotations
