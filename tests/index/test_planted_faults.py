@@ -30,7 +30,7 @@ def copy(tmp_path: Path) -> Path:
 def runs(request: pytest.FixtureRequest) -> Iterator[dict[str, Future[Done]]]:
     """The runs of the faults that were chosen, by name: one for each processor at a time."""
     chosen = [item for item in request.session.items if isinstance(item, pytest.Function)]
-    faults = [
+    faults: list[Fault] = [
         item.callspec.params["fault"]
         for item in chosen
         if item.originalname == test_a_planted_fault_is_caught.__name__
