@@ -30,10 +30,11 @@ def copy(tmp_path: Path) -> Path:
 def runs(request: pytest.FixtureRequest) -> Iterator[dict[str, Future[Done]]]:
     """The runs of the faults that were chosen, by name: one for each processor at a time."""
     chosen = [item for item in request.session.items if isinstance(item, pytest.Function)]
-    faults: list[Fault] = [
-        item.callspec.params["fault"]
+    faults = [
+        fault
         for item in chosen
         if item.originalname == test_a_planted_fault_is_caught.__name__
+        and isinstance(fault := item.callspec.params["fault"], Fault)
     ]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         yield {fault.name: pool.submit(run_planted, fault) for fault in faults}
