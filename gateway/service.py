@@ -213,9 +213,10 @@ class Service:
         """
         sources = [self._backend.generate(request) for request in call.requests]
         async with merged(sources) as events, AsyncExitStack() as stack:
+            settled = events
             if len(sources) > 1:
-                events = await stack.enter_async_context(aclosing(with_late_ones(events)))
-            watched = self._watched(events, ledger, call)
+                settled = await stack.enter_async_context(aclosing(with_late_ones(events)))
+            watched = self._watched(settled, ledger, call)
             yield await stack.enter_async_context(aclosing(watched))
 
     @contextmanager
