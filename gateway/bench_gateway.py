@@ -20,7 +20,11 @@ _STREAMS_BESIDE = 16
 
 
 @click.command("gateway", epilog="Example: prefixcache bench gateway --seconds 2 --json cost.json")
-@click.option("--model", help="Whose tokenizer is used.  [default: the small chat model's]")
+@click.option(
+    "--model",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="A folder with a tokenizer.  [default: the small chat model's]",
+)
 @click.option(
     "--url",
     "urls",
@@ -38,7 +42,7 @@ _STREAMS_BESIDE = 16
 @click.option("--large-seconds", type=click.FloatRange(min=0.1), default=20.0, show_default=True)
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the result here.")
 def gateway(
-    model: str | None,
+    model: Path | None,
     urls: dict[str, str],
     plain_port: int,
     n_tokens: int,
@@ -55,7 +59,7 @@ def gateway(
     bytes; the memory of open streams; and how /health and streams go on beside prompts of 5 MB.
     Other gateways can be had to pass requests on to the plain handler, at --plain-port.
     """
-    folder = Path(resolve_model(model, env=os.environ, report=_say))
+    folder = model or Path(resolve_model(None, env=os.environ, report=_say))
 
     async def run() -> dict[str, object]:
         with tempfile.TemporaryDirectory() as scratch:

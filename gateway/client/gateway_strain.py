@@ -19,7 +19,7 @@ _OPENED_AT_ONCE = 32
 _SECONDS_BETWEEN = 30.0  # of a stream's tokens: it is open, and does nothing
 _SECONDS_PER_TOKEN = 0.02
 _HEALTH_SECONDS = 0.02
-_LONG_TOKENS = 4 * 10**6  # of the model that large prompts are for
+_LONG_TOKENS = 10**7  # of the model that large prompts are for
 _N_TOKENS = 64
 
 

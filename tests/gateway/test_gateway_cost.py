@@ -14,9 +14,8 @@ from aiohttp import web
 
 from gateway.client.load import Exchange, load, parts_of, quantile, request_bytes
 from gateway.client.plain_server import PATH, Answers, make_plain_app
-from gateway.client.prompts import WORDS
 from gateway.client.streaming import BenchError
-from tests.support.tokenizers import write_piece_tokenizer
+from tests.support.tokenizers import write_chat_tokenizer
 
 EVENTS = (b"data: one\n\n", b"data: two\n\n", b"data: [DONE]\n\n")
 ANSWERS = Answers(b'{"text":"one two"}', EVENTS)
@@ -75,7 +74,7 @@ def test_a_quantile_is_one_of_the_values() -> None:
 def test_the_command_measures_all_that_it_says(tmp_path: Path) -> None:
     """Small sizes: the gateway and the plain handler, open streams, and large prompts."""
     model = tmp_path / "echo"
-    write_piece_tokenizer(model, [word.encode() for word in WORDS])
+    write_chat_tokenizer(model)
     file = tmp_path / "result.json"
     sizes = ("--at-once", "2", "--seconds", "0.1", "--repeats", "1", "--tokens", "8")
     few = ("--streams", "10", "--large-seconds", "0.1", "--model", str(model))
