@@ -18,11 +18,11 @@ from gateway.errors import (
     GatewayError,
     InvalidRequestError,
     SlowClientError,
-    verdict,
 )
 from gateway.ledger import Ledger
 from gateway.service import Service
 from gateway.tenants import DEFAULT_TENANT, Tenant
+from gateway.verdicts import verdict
 
 SERVICE: web.AppKey[Service] = web.AppKey("service", Service)
 REQUEST_ID_HEADER = "X-Request-Id"
@@ -104,7 +104,7 @@ def json_response(body: bytes) -> web.Response:
 
 
 def error_response(request: web.BaseRequest, error: BaseException, request_id: str) -> web.Response:
-    """Return the answer to `error`: judged by `gateway.errors`, told in the request's dialect."""
+    """Return the answer to `error`: judged by `gateway.verdicts`, told in the request's dialect."""
     judged, envelope = verdict(error), envelope_for(request)
     response = web.Response(
         body=envelope.body(error, request_id),

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from gateway.api.tool_use import ToolUse
+import msgspec
+
+from gateway.api.tool_use import JsonObject, ToolUse
 from prefixcache.text.tools import CallArguments, CallBegin, Content, Piece
 
 
@@ -66,3 +68,11 @@ class ChoiceText:
     def _begun(self, piece: CallBegin) -> CallStart:
         assert self._use.format is not None
         return CallStart(piece.index, self._use.format.call_id(self._new_id()), piece.name)
+
+
+def arguments_of(text: str) -> JsonObject:
+    """Return a call's arguments; those that were cut off, and so are no JSON, are none."""
+    try:
+        return msgspec.json.decode(text, type=JsonObject)
+    except (msgspec.MsgspecError, RecursionError):
+        return {}
