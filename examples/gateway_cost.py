@@ -15,7 +15,7 @@ PAGE = ROOT / "gateway/manual/gateway-cost.md"
 
 
 def rates_table(result: Result) -> str:
-    """Return the table of rates and latencies; in brackets, the rate against the plain handler's."""
+    """Return the table of rates and latencies; in brackets, rates against the plain handler's."""
     lines = [
         "| answers | at once | server | requests/s | p50, ms | p99, ms | added p50 | added p99 |",
         "|---" * 8 + "|",
@@ -32,7 +32,7 @@ def rates_table(result: Result) -> str:
 
 def streams_table(result: Result) -> str:
     """Return what open streams hold in memory."""
-    held = result["open_streams"]
+    (held,) = result["open_streams"]
     return "\n".join(
         [
             f"| {held['streams']:,} open streams | bytes a stream |",
@@ -46,7 +46,7 @@ def streams_table(result: Result) -> str:
 def large_table(result: Result) -> str:
     """Return how small requests fare beside large ones."""
     lines = [
-        "| 5 MB prompts at a time | `/health` p50, ms | p99 | longest | longest pause of a stream |",
+        "| 5 MB prompts at a time | `/health` p50, ms | p99 | longest | longest pause of streams |",
         "|---" * 5 + "|",
     ]
     for row in result["large_prompts"]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from itertools import chain
 from pathlib import Path
 
 import click
@@ -13,10 +14,11 @@ from gateway.bench_serve import read_pairs
 from gateway.client.gateway_cost import Setting, rates
 from gateway.client.gateway_strain import large_prompts, open_streams
 from gateway.client.own_server import run_to_the_end
-from prefixcache.engine.resolve import resolve_model
+from prefixcache.bench.small_model import small_model_folder
 
 _LARGE_AT_ONCE = 4
 _STREAMS_BESIDE = 16
+_Result = dict[str, list[dict[str, object]]]
 
 
 @click.command("gateway", epilog="Example: prefixcache bench gateway --seconds 2 --json cost.json")
@@ -59,9 +61,9 @@ def gateway(
     bytes; the memory of open streams; and how /health and streams go on beside prompts of 5 MB.
     Other gateways can be had to pass requests on to the plain handler, at --plain-port.
     """
-    folder = model or Path(resolve_model(None, env=os.environ, report=_say))
+    folder = model or small_model_folder(os.environ, _say)
 
-    async def run() -> dict[str, object]:
+    async def run() -> _Result:
         with tempfile.TemporaryDirectory() as scratch:
             setting = Setting.on_two_cores(Path(scratch), folder)
             rows = await rates(
@@ -79,12 +81,11 @@ def gateway(
             large = await large_prompts(
                 setting, at_once=_LARGE_AT_ONCE, n_streams=_STREAMS_BESIDE, seconds=large_seconds
             )
-        return {"rows": rows, "open_streams": held, "large_prompts": large}
+        return {"rows": rows, "open_streams": [held], "large_prompts": large}
 
     result = run_to_the_end(run())
-    for part in result.values():
-        for row in part if isinstance(part, list) else [part]:
-            click.echo("  ".join(f"{name}={value}" for name, value in row.items()))
+    for row in chain.from_iterable(result.values()):
+        click.echo("  ".join(f"{name}={value}" for name, value in row.items()))
     if json_file is not None:
         save(json_file, {"tokenizer": folder.name, "tokens": n_tokens, **result})
 

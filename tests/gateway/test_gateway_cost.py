@@ -87,5 +87,5 @@ def test_the_command_measures_all_that_it_says(tmp_path: Path) -> None:
     rows = {(row["server"], row["is_streamed"]): row for row in result["rows"]}
     assert set(rows) == {(name, kind) for name in ("gateway", "plain") for kind in (False, True)}
     assert all(row["requests_per_second"] > 0 for row in rows.values())
-    assert result["open_streams"]["streams"] == 10
+    assert [row["streams"] for row in result["open_streams"]] == [10]
     assert [row["large_prompts_answered"] for row in result["large_prompts"]] == [0, 4]
