@@ -25,6 +25,7 @@ _T = TypeVar("_T")
         "index": "gateway.bench_index:index",
         "attention": "gateway.bench_attention:attention",
         "serve": "gateway.bench_serve:serve",
+        "gateway": "gateway.bench_gateway:gateway",
         "quality": "gateway.bench_quality:quality",
     },
     epilog="Example: prefixcache bench first-token --prefix 1024",

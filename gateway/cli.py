@@ -39,12 +39,18 @@ class BackendFactory:
 
     kind: str
     settings: Settings
+    echo_seconds: float = 0.0  # of a token, when it only echoes
+    echo_tokens: int = 2048  # that a prompt and its echo may have
 
     def __call__(self, metrics: Metrics) -> Backend:
         """Return the backend, not started."""
         server, engine = self.settings.server, self.settings.engine
         if self.kind == "echo":
-            return EchoBackend(Path(engine.model or "."))
+            return EchoBackend(
+                Path(engine.model or "."),
+                max_model_tokens=self.echo_tokens,
+                seconds_per_token=self.echo_seconds,
+            )
         return LocalBackend(
             engine,
             silence_seconds=server.worker_start_seconds,
@@ -170,11 +176,15 @@ def commands() -> None:
 )
 @click.option("--until-stdin-ends", is_flag=True, hidden=True, help="Stop with our parent.")
 @click.option("--backend", type=click.Choice(("local", "echo")), default="local", hidden=True)
+@click.option("--echo-seconds", type=click.FloatRange(min=0), default=0.0, hidden=True)
+@click.option("--echo-tokens", type=click.IntRange(min=2), default=2048, hidden=True)
 def serve_command(
     *,
     config_file: Path | None,
     log_level: str,
     backend: str,
+    echo_seconds: float,
+    echo_tokens: int,
     until_stdin_ends: bool,
     **flags: object,
 ) -> None:
@@ -191,7 +201,7 @@ def serve_command(
     )
     serving = Serving(
         settings,
-        BackendFactory(backend, settings),
+        BackendFactory(backend, settings, echo_seconds, echo_tokens),
         _usage_db(settings),
         None if config_file is None else sources.read,
     )

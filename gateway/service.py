@@ -212,11 +212,11 @@ class Service:
             NotReadyError: from reading the events: the backend takes none now.
         """
         sources = [self._backend.generate(request) for request in call.requests]
-        async with merged(sources) as found, AsyncExitStack() as stack:
-            events = found
+        async with merged(sources) as events, AsyncExitStack() as stack:
+            settled = events
             if len(sources) > 1:
-                events = await stack.enter_async_context(aclosing(with_late_ones(found)))
-            watched = self._watched(events, ledger, call)
+                settled = await stack.enter_async_context(aclosing(with_late_ones(events)))
+            watched = self._watched(settled, ledger, call)
             yield await stack.enter_async_context(aclosing(watched))
 
     @contextmanager
