@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from prefixcache.types import FinishReason
 from tests.support.gateways import MODEL, Gateway, echo_backend, running_gateway
+from tests.support.scripted import ScriptedBackend
+from tests.support.tokenizers import write_piece_tokenizer
 
 STOPS = [
     (["The quick br", "own", " f", "ox jumps"], ["own fox"], "The quick br"),
@@ -109,3 +113,21 @@ async def test_a_character_in_two_tokens_is_sent_once_whole(tmp_path: Path) -> N
         stream = await gateway.openai.completions.create(model=MODEL, prompt=[0, 1], stream=True)
         texts = [chunk.choices[0].text async for chunk in stream]
     assert texts == ["é", ""]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_each_choice_ends_for_its_own_reason(tmp_path: Path, stream: bool) -> None:
+    """However many tokens all have together, and each index ends once."""
+    write_piece_tokenizer(tmp_path, [b"x"])
+    scripts = [["a"] * 6 + [FinishReason.STOP], ["b"] * 7 + [FinishReason.STOP],
+               ["c"] * 10 + [FinishReason.LENGTH]]  # fmt: skip
+    body = {"model": MODEL, "prompt": "x", "n": 3, "max_tokens": 10, "stream": stream}
+    async with (
+        running_gateway(ScriptedBackend(tmp_path, scripts)) as gateway,
+        gateway.http.post(f"{gateway.url}/v1/completions", json=body) as reply,
+    ):
+        said = await reply.text()
+    lines = [line.removeprefix("data: ") for line in said.splitlines() if "{" in line]
+    choices = [choice for line in lines for choice in json.loads(line)["choices"]]
+    ends = [(each["index"], each["finish_reason"]) for each in choices if each["finish_reason"]]
+    assert sorted(ends) == [(0, "stop"), (1, "stop"), (2, "length")]
