@@ -17,7 +17,7 @@ FIELDS = {  # whatever any of the routes needs
 NAMED = {
     route.path: route
     for route in ROUTES
-    if route.body is not None and "model" in route.body.__struct_fields__ and route.method == "POST"
+    if route.method == "POST" and "model" in getattr(route.body, "__struct_fields__", ())
 }
 
 
