@@ -14,7 +14,7 @@ from typing import Protocol
 import msgspec
 from aiohttp import web
 
-from gateway.errors import Verdict, envelope, shown_message, verdict
+from gateway.verdicts import Verdict, envelope, shown_message, verdict
 
 _ANTHROPIC_PATHS = re.compile(r"/v1/messages(/|\Z)")
 _GOOGLE_PATHS = re.compile(r"/v1beta(/|\Z)|/v1/cachedContents(/|\Z)|/v1/models/.+:[a-zA-Z]+\Z")

@@ -18,11 +18,11 @@ from gateway.errors import (
     GatewayError,
     InvalidRequestError,
     SlowClientError,
-    verdict,
 )
 from gateway.ledger import Ledger
 from gateway.service import Service
 from gateway.tenants import DEFAULT_TENANT, Tenant
+from gateway.verdicts import verdict
 
 SERVICE: web.AppKey[Service] = web.AppKey("service", Service)
 REQUEST_ID_HEADER = "X-Request-Id"

@@ -11,10 +11,11 @@ from typing import Protocol, runtime_checkable
 from aiohttp import web
 
 from gateway.envelopes import envelope_for
-from gateway.errors import SlowClientError, is_expected, verdict
+from gateway.errors import SlowClientError
 from gateway.http import SERVICE, EventSink, json_response, record_of
 from gateway.merge import NumberedEvent
 from gateway.service import Call
+from gateway.verdicts import is_expected, verdict
 from prefixcache.types import (
     Delta,
     Event,

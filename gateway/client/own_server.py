@@ -17,6 +17,10 @@ from gateway.settings import variable_of
 READY = "ready "
 _STOP_SECONDS = 60.0  # more than the server's own drain
 _T = TypeVar("_T")
+_FORGETFUL = {  # its use is nobody's, and what others have published is none of its business
+    variable_of("server", "usage_db"): "off",
+    variable_of("server", "prompts_db"): "off",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +49,7 @@ async def own_server(
         *("--until-stdin-ends", *arguments),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
-        env={**os.environ, variable_of("server", "usage_db"): "off"},  # it is nobody's use
+        env={**os.environ, **_FORGETFUL},
     )
     try:
         yield OwnServer(await _announced(process, start_seconds), process.pid)

@@ -19,14 +19,15 @@ from gateway.errors import (
     GenerationFailedError,
     InvalidRequestError,
     NotReadyError,
-    envelope,
-    verdict,
 )
+from gateway.verdicts import envelope, verdict
 from prefixcache.errors import TemplateError
 from prefixcache.types import FailureKind
 
 ARGUMENTS: dict[str, tuple[object, ...]] = {  # of those that take other than one text
     "AdapterError": ("formal", "why"),
+    "PromptConflictError": ("greeting", 1, 2),
+    "RetiredVersionError": ("greeting", 1, 2),
     "PromptRetiredError": ("greeting", 2),
     "TraceError": (Path("trace.jsonl"), "line 7", "no timestamp"),
     "BodyTooLargeError": (100, 101),
