@@ -130,7 +130,7 @@ async def test_numbers_are_shown(keyed: Keyed) -> None:
 async def test_a_backend_that_cannot_says_so(tmp_path: Path) -> None:
     """What it has no way to do is 501, never a success."""
     write_chat_tokenizer(tmp_path)
-    async with keyed_gateway(ScriptedBackend(tmp_path)) as keyed:
+    async with keyed_gateway(ScriptedBackend(tmp_path, [])) as keyed:
         for method, path, body in (
             ("POST", INVALIDATE, {"kind": "everything"}),
             ("GET", TREE, None),
