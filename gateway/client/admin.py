@@ -63,7 +63,7 @@ def tell_server(
         body: sent as JSON.
     """
     key = admin_key(key_file)
-    headers = {} if key is None else {hdrs.AUTHORIZATION: f"Bearer {key}"}
+    headers: dict[str, str] = {} if key is None else {hdrs.AUTHORIZATION: f"Bearer {key}"}
     method, path = route
     asked = _Question(method, url.rstrip("/") + path, headers, query or {}, body, timeout_seconds)
     answer = asyncio.run(_answer(asked))

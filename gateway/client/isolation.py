@@ -6,7 +6,7 @@ import random
 import statistics
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 import aiohttp
 from aiohttp import hdrs
@@ -134,6 +134,7 @@ class _Probing:
     vocabulary: Vocabulary
     prompt_tokens: int
     rng: random.Random
+    beginnings: set[tuple[str, ...]] = field(default_factory=set)
 
     @classmethod
     async def begin(
@@ -169,7 +170,13 @@ class _Probing:
         return seconds[True], seconds[False], await self._seconds(self.b, own, finds=True)
 
     def _fresh(self) -> str:
-        return self.maker.fresh(self.prompt_tokens, self.vocabulary).text
+        """Return a prompt whose first block is in none of those before it, even by chance."""
+        while True:
+            text = self.maker.fresh(self.prompt_tokens, self.vocabulary).text
+            beginning = tuple(text.split()[: _LEAST_HIT - self.vocabulary.added_tokens])
+            if beginning not in self.beginnings:
+                self.beginnings.add(beginning)
+                return text
 
     async def _seconds(self, session: aiohttp.ClientSession, prompt: str, *, finds: bool) -> float:
         body = {"model": self.model, "prompt": prompt, "max_tokens": 1, "temperature": 0}
