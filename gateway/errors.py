@@ -1,4 +1,4 @@
-"""The gateway's errors. How each is answered: `gateway.verdicts`."""
+"""The gateway's errors; `gateway.verdicts` has how each is answered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one table that turns any error into an HTTP answer, and OpenAI's words for it."""
+"""The one table that turns any error into an HTTP answer."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import msgspec
 from aiohttp import web
 
+from gateway.error_replies import ErrorObject, ErrorReply
 from gateway.errors import (
     AccessRefusedError,
     BodyTimeoutError,
@@ -66,47 +67,53 @@ _INTERNAL = Verdict(500, _OUR_FAULT, "internal_error")
 _OVERLOADED = Verdict(429, _LIMITED, "overloaded", retry_after_seconds=1)
 
 _VERDICTS: Mapping[type[BaseException] | FailureKind, Verdict] = {
+    # the body
     InvalidRequestError: Verdict(400, _ASKED_WRONG, "invalid_value"),
     UnsupportedFieldError: Verdict(400, _ASKED_WRONG, "unsupported_parameter"),
     TemplateError: Verdict(400, _ASKED_WRONG, "invalid_messages", param="messages"),
     TextError: Verdict(400, _ASKED_WRONG, "invalid_value"),
     TokenIdError: Verdict(400, _ASKED_WRONG, "invalid_value"),
     ContextLengthError: Verdict(400, _ASKED_WRONG, "context_length_exceeded"),
+    BodyTimeoutError: Verdict(408, _ASKED_WRONG, "body_timeout"),
+    BodyTooLargeError: Verdict(413, _ASKED_WRONG, "body_too_large"),
+    SlowClientError: Verdict(408, _ASKED_WRONG, "client_too_slow"),
+    # who asks, and from where
     UnauthenticatedError: Verdict(401, _ASKED_WRONG, "invalid_api_key"),
     AccessRefusedError: Verdict(403, _ASKED_WRONG, "access_refused"),
     HostRefusedError: Verdict(403, _ASKED_WRONG, "host_refused"),
     OriginRefusedError: Verdict(403, _ASKED_WRONG, "origin_refused"),
+    # what a tenant may have
     ModelRefusedError: Verdict(403, _ASKED_WRONG, "model_refused"),
-    ChangeRefusedError: Verdict(400, _ASKED_WRONG, "change_refused"),
-    ModelNotFoundError: Verdict(404, _ASKED_WRONG, "model_not_found"),
-    ResponseNotFoundError: Verdict(404, _ASKED_WRONG, "response_not_found"),
-    PreviousResponseNotFoundError: Verdict(400, _ASKED_WRONG, "previous_response_not_found"),
-    PromptNotFoundError: Verdict(404, _ASKED_WRONG, "prompt_not_found"),
-    RetiredVersionError: Verdict(404, _ASKED_WRONG, "retired_version"),
-    PromptConflictError: Verdict(409, _ASKED_WRONG, "prompt_conflict"),
-    UnknownTenantError: Verdict(404, _ASKED_WRONG, "tenant_not_found"),
-    NotSupportedError: Verdict(501, _OUR_FAULT, "not_supported"),
-    CachedContentNotFoundError: Verdict(404, _ASKED_WRONG, "cached_content_not_found"),
-    TooManyCachedContentsError: Verdict(429, "rate_limit_error", "too_many_cached_contents"),
-    BodyTimeoutError: Verdict(408, _ASKED_WRONG, "body_timeout"),
-    BodyTooLargeError: Verdict(413, _ASKED_WRONG, "body_too_large"),
-    SlowClientError: Verdict(408, _ASKED_WRONG, "client_too_slow"),
     RateLimitedError: Verdict(429, _LIMITED, "rate_limit_exceeded"),
     TenantBusyError: Verdict(429, _LIMITED, "too_many_requests", retry_after_seconds=1),
     MonthlyQuotaError: Verdict(429, "insufficient_quota", "insufficient_quota"),
     OverLimitError: Verdict(429, _LIMITED, "request_over_limit"),
+    TooManyCachedContentsError: Verdict(429, _LIMITED, "too_many_cached_contents"),
+    # what is named is not there
+    ModelNotFoundError: Verdict(404, _ASKED_WRONG, "model_not_found"),
+    ResponseNotFoundError: Verdict(404, _ASKED_WRONG, "response_not_found"),
+    PreviousResponseNotFoundError: Verdict(400, _ASKED_WRONG, "previous_response_not_found"),
+    CachedContentNotFoundError: Verdict(404, _ASKED_WRONG, "cached_content_not_found"),
+    PromptNotFoundError: Verdict(404, _ASKED_WRONG, "prompt_not_found"),
+    RetiredVersionError: Verdict(404, _ASKED_WRONG, "retired_version"),
+    UnknownTenantError: Verdict(404, _ASKED_WRONG, "tenant_not_found"),
+    # what the server can do now
+    PromptConflictError: Verdict(409, _ASKED_WRONG, "prompt_conflict"),
+    NotSupportedError: Verdict(501, _OUR_FAULT, "not_supported"),
+    ChangeRefusedError: Verdict(400, _ASKED_WRONG, "change_refused"),
     OverloadedError: _OVERLOADED,
     NotReadyError: Verdict(503, _OUR_FAULT, "not_ready", retry_after_seconds=2),
     DrainingError: Verdict(503, _OUR_FAULT, "draining", retry_after_seconds=5),
+    # how the engine ended it
     FailureKind.TOO_LARGE: Verdict(400, _ASKED_WRONG, "context_length_exceeded"),
     FailureKind.INVALID: Verdict(400, _ASKED_WRONG, "invalid_value"),
     FailureKind.GRAMMAR: Verdict(400, _ASKED_WRONG, "invalid_value"),
-    FailureKind.OVERLOADED: _OVERLOADED,
-    FailureKind.QUEUE_TIMEOUT: Verdict(503, _OUR_FAULT, "queue_timeout", retry_after_seconds=5),
     FailureKind.DEADLINE: Verdict(408, _ASKED_WRONG, "deadline_exceeded"),
+    FailureKind.OVERLOADED: _OVERLOADED,
+    FailureKind.INTERNAL: _INTERNAL,
+    FailureKind.QUEUE_TIMEOUT: Verdict(503, _OUR_FAULT, "queue_timeout", retry_after_seconds=5),
     FailureKind.CANCELLED: Verdict(503, _OUR_FAULT, "cancelled", retry_after_seconds=5),
     FailureKind.WORKER_DIED: Verdict(503, _OUR_FAULT, "worker_died", retry_after_seconds=2),
-    FailureKind.INTERNAL: _INTERNAL,
 }
 
 
@@ -134,10 +141,10 @@ def shown_message(error: BaseException) -> str:
 def envelope(error: BaseException) -> bytes:
     """Return OpenAI's JSON error object for `error`. Text of unexpected errors stays inside."""
     judged = verdict(error)
-    shown = {
-        "message": shown_message(error),
-        "type": judged.type,
-        "param": getattr(error, "param", None) or judged.param,
-        "code": judged.code,
-    }
-    return msgspec.json.encode({"error": shown})
+    shown = ErrorObject(
+        message=shown_message(error),
+        type=judged.type,
+        param=getattr(error, "param", None) or judged.param,
+        code=judged.code,
+    )
+    return msgspec.json.encode(ErrorReply(error=shown))
