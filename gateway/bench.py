@@ -23,6 +23,7 @@ _T = TypeVar("_T")
         "first-token": "gateway.bench_first_token:first_token",
         "policies": "gateway.bench_policies:policies",
         "index": "gateway.bench_index:index",
+        "isolation": "gateway.bench_isolation:isolation",
         "attention": "gateway.bench_attention:attention",
         "serve": "gateway.bench_serve:serve",
         "gateway": "gateway.bench_gateway:gateway",

@@ -20,8 +20,11 @@ from gateway.config import GatewayConfig, Settings, parse_bytes
 from gateway.errors import BadModelError, GatewayError
 from gateway.lazy import LazyGroup
 from gateway.metrics import Metrics
+from gateway.prompts_db import FILE_NAME as PROMPTS_FILE_NAME
+from gateway.prompts_db import PromptsDb, PromptsFileError
 from gateway.server import StopSignals, serve
 from gateway.settings import Sources
+from gateway.state_files import state_path
 from gateway.usage_db import UsageDb, UsageFileError, state_file
 from prefixcache.config import DType, EngineConfig, PolicyName, SpeculationName, WeightsName
 from prefixcache.errors import ConfigError, ModelError, PrefixCacheError, TraceError
@@ -69,6 +72,7 @@ class Serving:
     settings: Settings
     make_backend: BackendFactory
     usage_db: UsageDb
+    prompts_db: PromptsDb
     read_again: Callable[[], Settings] | None  # None: there is no file that could have changed
 
 
@@ -101,9 +105,12 @@ def read_adapters(
     cls=LazyGroup,
     later={
         "bench": "gateway.bench:bench",
+        "invalidate": "gateway.cli_cache:invalidate",
         "plan": "gateway.plan:plan",
+        "prompts": "gateway.cli_prompts:prompts",
         "replay": "gateway.replay:replay_command",
         "tenants": "gateway.cli_tenants:tenants",
+        "tree": "gateway.cli_cache:tree",
         "usage": "gateway.cli_usage:usage",
     },
     epilog="Example: prefixcache serve --port 8000",
@@ -203,6 +210,7 @@ def serve_command(
         settings,
         BackendFactory(backend, settings, echo_seconds, echo_tokens),
         _usage_db(settings),
+        _prompts_db(settings),
         None if config_file is None else sources.read,
     )
     _leave(asyncio.run(_serve(serving, follows_stdin=until_stdin_ends)))
@@ -236,6 +244,7 @@ async def _serve(serving: Serving, *, follows_stdin: bool) -> int:
         announce=_announce,
         signals=signals,
         usage_db=serving.usage_db,
+        prompts_db=serving.prompts_db,
         read_again=serving.read_again,
     )
 
@@ -283,6 +292,21 @@ def _usage_db(settings: Settings) -> UsageDb:
             raise ConfigError("usage_db", place, str(error)) from error
         _log.warning("accounts of usage are kept in memory alone: %s", error)
         return UsageDb.open(None)
+
+
+def _prompts_db(settings: Settings) -> PromptsDb:
+    """Open what was published before. Raises ConfigError: the file that is set cannot be used."""
+    place = settings.server.prompts_db
+    if place == "off":
+        return PromptsDb.open(None)
+    try:
+        is_auto = place == "auto"
+        return PromptsDb.open(state_path(os.environ, PROMPTS_FILE_NAME) if is_auto else Path(place))
+    except PromptsFileError as error:
+        if not is_auto:
+            raise ConfigError("prompts_db", place, str(error)) from error
+        _log.warning("published prompts are kept in memory alone: %s", error)
+        return PromptsDb.open(None)
 
 
 def _leave(code: int) -> NoReturn:

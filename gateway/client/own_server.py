@@ -39,14 +39,18 @@ async def own_server(
     """Run `prefixcache serve --port 0` with `arguments`, and stop it in the end.
 
     Args:
-        usage_db: where accounts are kept; if nothing is said they are not, being nobody's.
+        usage_db: where accounts are kept; if nothing is said they are not, being nobody's. What
+            others have published is none of its business either way.
         log_file: where its log goes; None: to ours.
 
     Raises: as `started_server`.
     """
     command = ("gateway.cli", "serve", "--port", "0", "--log-level", "warning")
     flags = ("--until-stdin-ends", *arguments)
-    env = {variable_of("server", "usage_db"): usage_db}
+    env = {
+        variable_of("server", "usage_db"): usage_db,
+        variable_of("server", "prompts_db"): "off",
+    }
     async with started_server(
         (*command, *flags), start_seconds, env=env, log_file=log_file
     ) as server:

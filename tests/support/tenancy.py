@@ -13,6 +13,7 @@ from gateway.backends.base import Backend
 from gateway.config import AdminConfig, GatewayConfig, Settings
 from gateway.keys import hash_of, new_key
 from gateway.metrics import Metrics
+from gateway.prompts_db import PromptsDb
 from gateway.tenancy import Tenancy
 from gateway.tenants import TenantConfig
 from gateway.usage_db import UsageDb
@@ -84,6 +85,7 @@ async def keyed_gateway(
     beta: TenantConfig | None = None,
     usage_db: UsageDb | None = None,
     read_settings: Callable[[], Settings] | None = None,
+    prompts_db: PromptsDb | None = None,
     **settings: ConfigValue,
 ) -> AsyncIterator[Keyed]:
     """Serve `backend` to whoever has one of our keys."""
@@ -99,7 +101,12 @@ async def keyed_gateway(
         )
 
     async with running_gateway(
-        backend, metrics=None, make_tenancy=make, read_settings=read_settings, **settings
+        backend,
+        make_tenancy=make,
+        read_settings=read_settings,
+        prompts_db=prompts_db,
+        wall_clock=wall_clock,
+        **settings,
     ) as gateway:
         keyed = Keyed(gateway, clock, wall_clock)
         yield keyed
