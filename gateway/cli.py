@@ -95,6 +95,7 @@ def read_adapters(
     cls=LazyGroup,
     later={
         "bench": "gateway.bench:bench",
+        "generate": "gateway.generate:generate",
         "plan": "gateway.plan:plan",
         "replay": "gateway.replay:replay_command",
         "tenants": "gateway.cli_tenants:tenants",
