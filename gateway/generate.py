@@ -14,6 +14,7 @@ from prefixcache.traces.arrivals import ARRIVALS
 from prefixcache.traces.generate import DEFAULT_BLOCK_TOKENS
 
 _Function = Callable[..., None]
+_Option = Callable[[_Function], _Function]
 
 
 @click.group(
@@ -24,11 +25,11 @@ def generate() -> None:
     """Make up workloads, as traces to replay. The same seed gives the same file."""
 
 
-def _number(name: str, default: float, help: str) -> Callable[[_Function], _Function]:
+def _number(name: str, default: float, help: str) -> _Option:
     return click.option(name, type=type(default), default=default, show_default=True, help=help)
 
 
-_COMMON = (
+_COMMON: tuple[_Option, ...] = (
     click.option("--requests", type=int, default=1000, show_default=True, help="How many."),
     click.option("--seed", type=int, default=0, show_default=True),
     _number("--block-tokens", DEFAULT_BLOCK_TOKENS, "Tokens that an id stands for."),
@@ -55,7 +56,7 @@ _COMMON = (
 )
 
 
-def _with(*options: Callable[[_Function], _Function]) -> Callable[[_Function], _Function]:
+def _with(*options: _Option) -> _Option:
     """Return a decorator that gives a command these options and those that all have."""
 
     def decorate(function: _Function) -> _Function:
