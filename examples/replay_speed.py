@@ -113,7 +113,7 @@ def kvcache_simulator(trace: Path, capacity: int) -> dict[str, Callable[[], Hits
         result = simulate_policy(plan_of(data, warmup_fraction=0.5), name, capacity)
         return {"hit_tokens_of_second_half": result.hitTokens}
 
-    return {f"kvcache-simulator {name}": lambda name=name: run(name) for name in ("lru", "optimal")}
+    return {f"kvcache-simulator {name}": partial(run, name) for name in ("lru", "optimal")}
 
 
 def rows(trace: Path) -> list[dict[str, object]]:

@@ -7,8 +7,9 @@ import asyncio
 from aiohttp import web
 
 from gateway.api.admin import ADMIN_ROUTES
-from gateway.api.anthropic import add_anthropic_routes
-from gateway.api.gemini import add_gemini_routes
+from gateway.api.anthropic import ANTHROPIC_ROUTES, FINGERPRINTS
+from gateway.api.gemini import GEMINI_ROUTES
+from gateway.api.gemini_caches import CACHE_ROUTES, CACHED_CONTENTS
 from gateway.api.models import MODEL_ROUTES
 from gateway.api.openai import OPENAI_ROUTES, add_openai_headers
 from gateway.api.openapi import DESCRIPTION, DESCRIPTION_ROUTE, ApiDescription
@@ -16,6 +17,8 @@ from gateway.api.operations import OPERATIONS_ROUTES
 from gateway.api.responses import KEPT_RESPONSES
 from gateway.api.responses_kept import KeptResponse, KeptResponses
 from gateway.api.tokens import TOKEN_ROUTES
+from gateway.cached_contents import CachedContents
+from gateway.fingerprints import Fingerprints
 from gateway.http import SERVICE
 from gateway.memory import TenantMemory
 from gateway.middleware import add_request_id, observe
@@ -23,9 +26,14 @@ from gateway.rate_headers import add_rate_headers
 from gateway.routes import add_routes
 from gateway.service import Service
 
+_KEPT_FINGERPRINTS = 1024  # of each tenant
+
 ROUTES = (
     *OPENAI_ROUTES,
     *MODEL_ROUTES,
+    *ANTHROPIC_ROUTES,
+    *GEMINI_ROUTES,
+    *CACHE_ROUTES,
     *TOKEN_ROUTES,
     *ADMIN_ROUTES,
     *OPERATIONS_ROUTES,
@@ -42,12 +50,19 @@ def make_app(service: Service) -> web.Application:
     app[SERVICE] = service
     app.on_cleanup.append(_close_accounts)
     app.on_response_prepare.extend((add_request_id, add_rate_headers, add_openai_headers))
-    app[KEPT_RESPONSES] = KeptResponses(_memory(service))
-    app[DESCRIPTION] = ApiDescription(ROUTES)
+    _add_state(app, service)
     add_routes(app.router, ROUTES)
-    add_anthropic_routes(app)
-    add_gemini_routes(app)
     return app
+
+
+def _add_state(app: web.Application, service: Service) -> None:
+    """Make what handlers remember from one request to the next."""
+    app[KEPT_RESPONSES] = KeptResponses(_memory(service))
+    app[FINGERPRINTS] = Fingerprints(max_per_tenant=_KEPT_FINGERPRINTS)
+    app[CACHED_CONTENTS] = CachedContents(
+        max_per_tenant=service.config.max_cached_contents, now=service.wall_clock
+    )
+    app[DESCRIPTION] = ApiDescription(ROUTES)
 
 
 async def _close_accounts(app: web.Application) -> None:

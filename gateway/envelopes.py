@@ -14,13 +14,20 @@ from typing import Protocol
 import msgspec
 from aiohttp import web
 
-from gateway.errors import Verdict, envelope, shown_message, verdict
+from gateway.error_replies import (
+    AnthropicError,
+    AnthropicErrorReply,
+    GoogleError,
+    GoogleErrorInfo,
+    GoogleErrorReply,
+)
+from gateway.verdicts import Verdict, envelope, shown_message, verdict
 
 _ANTHROPIC_PATHS = re.compile(r"/v1/messages(/|\Z)")
 _GOOGLE_PATHS = re.compile(r"/v1beta(/|\Z)|/v1/cachedContents(/|\Z)|/v1/models/.+:[a-zA-Z]+\Z")
 _SHARED_PATHS = re.compile(r"/v1/models(/|\Z)")
 _GOOGLE_HEADERS = frozenset({"x-goog-api-client", "x-goog-api-key"})
-_OVERLOADED = 529  # Anthropic's own; elsewhere a full queue is a 429
+OVERLOADED_STATUS = 529  # Anthropic's own; elsewhere a full queue is a 429
 
 _ANTHROPIC_TYPES: Mapping[int, str] = {
     401: "authentication_error",
@@ -33,7 +40,7 @@ _ANTHROPIC_TYPES: Mapping[int, str] = {
     429: "rate_limit_error",
     503: "overloaded_error",
     504: "timeout_error",
-    _OVERLOADED: "overloaded_error",
+    OVERLOADED_STATUS: "overloaded_error",
 }
 _GOOGLE_STATUSES: Mapping[int, str] = {
     401: "UNAUTHENTICATED",
@@ -89,14 +96,15 @@ class AnthropicEnvelope:
 
     def status(self, judged: Verdict) -> int:
         """See `Envelope`."""
-        return _OVERLOADED if judged.code == "overloaded" else judged.status
+        return OVERLOADED_STATUS if judged.code == "overloaded" else judged.status
 
     def body(self, error: BaseException, request_id: str) -> bytes:
         """See `Envelope`."""
         status = self.status(verdict(error))
         default = "invalid_request_error" if status < 500 else "api_error"
-        shown = {"type": _ANTHROPIC_TYPES.get(status, default), "message": shown_message(error)}
-        return msgspec.json.encode({"type": "error", "error": shown, "request_id": request_id})
+        kind = _ANTHROPIC_TYPES.get(status, default)
+        shown = AnthropicError(type=kind, message=shown_message(error))
+        return msgspec.json.encode(AnthropicErrorReply(error=shown, request_id=request_id))
 
     def event(self, error: BaseException, request_id: str) -> bytes:
         """See `Envelope`."""
@@ -119,18 +127,14 @@ class GoogleEnvelope:
         """See `Envelope`."""
         judged = verdict(error)
         default = "INVALID_ARGUMENT" if judged.status < 500 else "INTERNAL"
-        reason = {
-            "@type": "type.googleapis.com/google.rpc.ErrorInfo",
-            "reason": (judged.code or default).upper(),
-            "metadata": {"requestId": request_id},
-        }
-        shown = {
-            "code": judged.status,
-            "message": shown_message(error),
-            "status": _GOOGLE_STATUSES.get(judged.status, default),
-            "details": [reason],
-        }
-        return msgspec.json.encode({"error": shown})
+        reason = (judged.code or default).upper()
+        shown = GoogleError(
+            code=judged.status,
+            message=shown_message(error),
+            status=_GOOGLE_STATUSES.get(judged.status, default),
+            details=[GoogleErrorInfo(reason=reason, metadata={"requestId": request_id})],
+        )
+        return msgspec.json.encode(GoogleErrorReply(error=shown))
 
     def event(self, error: BaseException, request_id: str) -> bytes:
         """See `Envelope`."""

@@ -18,16 +18,17 @@ from gateway.errors import (
     GatewayError,
     InvalidRequestError,
     SlowClientError,
-    verdict,
 )
 from gateway.ledger import Ledger
 from gateway.service import Service
 from gateway.tenants import DEFAULT_TENANT, Tenant
+from gateway.verdicts import verdict
 
 SERVICE: web.AppKey[Service] = web.AppKey("service", Service)
 REQUEST_ID_HEADER = "X-Request-Id"
 EVENT_STREAM = "text/event-stream; charset=utf-8"
 
+_UNBUFFERED_BYTES = 32 * 2**10  # so much fits the buffer of a connection that is up to date
 _SAFE_ID = re.compile(r"[A-Za-z0-9._-]{1,128}", re.ASCII)
 
 
@@ -103,7 +104,7 @@ def json_response(body: bytes) -> web.Response:
 
 
 def error_response(request: web.BaseRequest, error: BaseException, request_id: str) -> web.Response:
-    """Return the answer to `error`: judged by `gateway.errors`, told in the request's dialect."""
+    """Return the answer to `error`: judged by `gateway.verdicts`, told in the request's dialect."""
     judged, envelope = verdict(error), envelope_for(request)
     response = web.Response(
         body=envelope.body(error, request_id),
@@ -154,6 +155,9 @@ class EventSink:
             SlowClientError: it did not read for `write_seconds`.
             ConnectionResetError: it has gone.
         """
+        if self._is_up_to_date() and len(frame) <= _UNBUFFERED_BYTES:
+            await self.response.write(frame)  # cannot wait, so that it needs no timer
+            return
         try:
             async with asyncio.timeout(self._write_seconds):
                 await self.response.write(frame)
@@ -161,6 +165,11 @@ class EventSink:
             raise SlowClientError(
                 f"the client took nothing for {self._write_seconds:g} seconds"
             ) from error
+
+    def _is_up_to_date(self) -> bool:
+        """Whether all that was sent so far has left this process."""
+        transport = self._request.transport
+        return transport is not None and transport.get_write_buffer_size() == 0
 
     async def close(self) -> None:
         """End the stream in good order."""

@@ -9,9 +9,9 @@ from prefixcache.types import Delta, Failed, FailureKind, Finished, FinishReason
 
 
 async def with_late_ones(
-    events: AsyncIterator[NumberedEvent], n_requests: int
+    events: AsyncIterator[NumberedEvent],
 ) -> AsyncGenerator[NumberedEvent, None]:
-    """Pass on the events of one call, and settle at its end what came too late.
+    """Pass on the events of a call of several requests, and settle at its end what came too late.
 
     The choices of a call have one deadline. Where another one has said something by then, a
     request without output is an empty answer of reason `length`, told when the others have
@@ -22,7 +22,7 @@ async def with_late_ones(
     has_answer = False
     async for index, event in events:
         match event:
-            case Failed(kind=FailureKind.DEADLINE) if n_requests > 1:
+            case Failed(kind=FailureKind.DEADLINE):
                 late.append((index, event))
                 continue
             case Started():

@@ -30,11 +30,11 @@ class Ledger:
         """Take the next event of request `index` into account."""
         self._is_begun[index] = True
         match event:
+            case Delta():  # first, because it is the most frequent
+                self._output[index] += len(event.token_ids)
             case Started():
                 self._prompts[index] = event.prompt_tokens
                 self._cached[index] = event.cached_tokens
-            case Delta():
-                self._output[index] += len(event.token_ids)
             case Finished(usage=Usage() as usage) | Failed(usage=Usage() as usage):
                 self._prompts[index] = usage.prompt_tokens
                 self._cached[index] = usage.cached_tokens

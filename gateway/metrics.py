@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from gateway.admission import Outcome
+from gateway.histogram import LoopHistogram
 from prefixcache.types import EngineStats, Usage
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
@@ -82,18 +83,18 @@ class Metrics:
             ("tenant", "source"),
             registry=self._registry,
         )
-        self.first_token_seconds = Histogram(
+        self.first_token_seconds = LoopHistogram(
             "prefixcache_time_to_first_token_seconds",
             "From a request's tokenized prompt to its first output token",
             buckets=_FIRST_TOKEN_BUCKETS,
-            registry=self._registry,
         )
-        self.between_tokens_seconds = Histogram(
+        self.between_tokens_seconds = LoopHistogram(
             "prefixcache_inter_token_seconds",
             "Between one output of a request and its next",
             buckets=_BETWEEN_TOKENS_BUCKETS,
-            registry=self._registry,
         )
+        for histogram in (self.first_token_seconds, self.between_tokens_seconds):
+            self._registry.register(histogram)
 
     def watch(self, stats: Callable[[], EngineStats], is_ready: Callable[[], bool]) -> None:
         """Have every scrape show what `stats` and `is_ready` return then."""
@@ -118,6 +119,26 @@ class Metrics:
     def exposition(self) -> bytes:
         """Return all metrics in Prometheus's text format."""
         return generate_latest(self._registry)
+
+
+class Pace:
+    """How fast one call's output comes."""
+
+    def __init__(self, metrics: Metrics, clock: Callable[[], float]) -> None:
+        """Begin now, with the call."""
+        self._metrics = metrics
+        self._clock = clock
+        self._began = clock()
+        self._last: dict[int, float] = {}  # when each request gave output
+
+    def observe(self, index: int) -> None:
+        """Note that request `index` gives output now."""
+        now, last = self._clock(), self._last.get(index)
+        self._last[index] = now
+        if last is None:
+            self._metrics.first_token_seconds.observe(now - self._began)
+        else:
+            self._metrics.between_tokens_seconds.observe(now - last)
 
 
 class TenantLabels:

@@ -11,13 +11,7 @@ from aiohttp import hdrs, web
 from gateway.access import identify
 from gateway.admission import Outcome
 from gateway.envelopes import envelope_for
-from gateway.errors import (
-    LIMIT_ERRORS,
-    HostRefusedError,
-    SlowClientError,
-    is_expected,
-    verdict,
-)
+from gateway.errors import LIMIT_ERRORS, HostRefusedError, SlowClientError
 from gateway.hosts import names_loopback
 from gateway.http import (
     SERVICE,
@@ -27,6 +21,7 @@ from gateway.http import (
     record_of,
 )
 from gateway.service import Service
+from gateway.verdicts import is_expected, verdict
 from prefixcache.types import Usage
 
 CLIENT_CLOSED_STATUS = 499  # in logs and metrics alone: nobody was there to receive it

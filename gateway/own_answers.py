@@ -133,9 +133,9 @@ class Recorder:
         """Take the next event of request `index` into account."""
         answer = self._answers[index]
         match event:
-            case Delta(text=text, token_ids=token_ids):
-                answer.pieces.append(text)
-                answer.token_ids += token_ids
+            case Delta():
+                answer.pieces.append(event.text)
+                answer.token_ids += event.token_ids
             case Finished(stop=None):
                 self._remember(self._requests[index], answer)
             case _:

@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import msgspec
 from aiohttp import hdrs, web
 
+from gateway.error_replies import ErrorReply
 from gateway.http import defer_continue
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 READ_ERRORS = (401, 403, 408)  # what any route can answer before its handler looks at anything
+LOOK_ERRORS = (*READ_ERRORS, 503)  # of routes that tell about the model
 BODY_ERRORS = (*READ_ERRORS, 400, 413, 429)
-ANSWER_ERRORS = (*BODY_ERRORS, 404, 500, 503)  # of routes that run the model
-
-
-class ErrorObject(msgspec.Struct, frozen=True, kw_only=True):
-    """What went wrong, in OpenAI's words."""
-
-    message: str
-    type: str
-    param: str | None  # the field at fault
-    code: str | None
-
-
-class ErrorReply(msgspec.Struct, frozen=True, kw_only=True):
-    """The envelope that OpenAI's clients look for errors in."""
-
-    error: ErrorObject
+COUNT_ERRORS = (*BODY_ERRORS, 404, 503)  # of routes that read a prompt and no more
+ANSWER_ERRORS = (*COUNT_ERRORS, 500)  # of routes that run the model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,9 +32,20 @@ class Route:
     body: type | None = None  # JSON; None: it takes none
     query: type[msgspec.Struct] | None = None  # its fields are the parameters
     answer: type | None = None  # JSON on success; None: some other text
+    other_answers: tuple[type, ...] = ()  # what clients of other dialects get in its place
     streams: bool = False  # may answer with server-sent events instead
     errors: tuple[int, ...] = READ_ERRORS
     error: type = ErrorReply
+    other_error_replies: tuple[type, ...] = ()  # as `other_answers`
+    operation: str | None = None  # its name in the description; None: the handler's
+
+
+def in_versions(versions: Sequence[str], routes: Sequence[Route]) -> Iterator[Route]:
+    """Yield `routes` under each of `versions`: the first part of a path, and the last of a name."""
+    for version in versions:
+        for route in routes:
+            name = f"{route.operation or route.handler.__name__}_{version}"
+            yield replace(route, path=f"/{version}{route.path}", operation=name)
 
 
 def add_routes(router: web.UrlDispatcher, routes: Iterable[Route]) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
 import socket
 import time
-import uuid
 from collections.abc import Awaitable, Callable
 from functools import partial
 
@@ -19,6 +19,7 @@ from gateway.backends.base import Backend
 from gateway.config import GatewayConfig, Settings
 from gateway.errors import GatewayError, StartError
 from gateway.hosts import is_loopback
+from gateway.ids import RandomIds
 from gateway.metrics import Metrics
 from gateway.protocol import Connection
 from gateway.service import Service
@@ -98,7 +99,7 @@ async def serve(
         make_backend(metrics),
         config,
         metrics,
-        new_id=lambda: uuid.uuid4().hex,
+        new_id=RandomIds(os.urandom),
         clock=time.perf_counter,
         wall_clock=time.time,
         tenancy=tenancy,
@@ -110,6 +111,7 @@ async def serve(
     try:
         listener = await open_listener(runner, config)
         if await _is_started(service, signals):
+            _set_aside_what_stays()
             _log_who_may_ask(settings)
             announce(url_of(listener))
             await signals.first.wait()
@@ -169,6 +171,12 @@ async def _reload(service: Service) -> None:
         pass  # the reloader has told
     except Exception:  # a task's edge
         _log.exception("the settings could not be read again")
+
+
+def _set_aside_what_stays() -> None:
+    """Spare the garbage collector what lives as long as the server: looking at it takes long."""
+    gc.collect()
+    gc.freeze()
 
 
 def _log_who_may_ask(settings: Settings) -> None:

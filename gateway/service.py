@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -30,7 +30,7 @@ from gateway.late import with_late_ones
 from gateway.ledger import Ledger
 from gateway.memory import TenantMemory
 from gateway.merge import NumberedEvent, merged
-from gateway.metrics import Metrics
+from gateway.metrics import Metrics, Pace
 from gateway.own_answers import OwnAnswers, Recorder, Scope, ScopedHistory
 from gateway.reloading import Reloader
 from gateway.tenancy import Tenancy
@@ -213,12 +213,11 @@ class Service:
             NotReadyError: from reading the events: the backend takes none now.
         """
         sources = [self._backend.generate(request) for request in call.requests]
-        async with (
-            merged(sources) as events,
-            aclosing(with_late_ones(events, len(sources))) as settled,
-            aclosing(self._watched(settled, ledger, call)) as watched,
-        ):
-            yield watched
+        async with merged(sources) as events, AsyncExitStack() as stack:
+            if len(sources) > 1:
+                events = await stack.enter_async_context(aclosing(with_late_ones(events)))
+            watched = self._watched(events, ledger, call)
+            yield await stack.enter_async_context(aclosing(watched))
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -273,23 +272,19 @@ class Service:
         self, events: AsyncIterator[NumberedEvent], ledger: Ledger, call: Call
     ) -> AsyncGenerator[NumberedEvent, None]:
         """Pass `events` on, measured and accounted for; a Failed becomes an exception."""
-        started = self.clock()
-        last: dict[int, float] = {}  # when each request gave output
-        async for index, event in events:
+        pace, recorder = Pace(self.metrics, self.clock), call.recorder
+        async for numbered in events:
+            index, event = numbered
             ledger.observe(index, event)
-            if call.recorder is not None:
-                call.recorder.observe(index, event)
-            if isinstance(event, Failed):
+            if recorder is not None:
+                recorder.observe(index, event)
+            if isinstance(event, Delta):
+                if event.token_ids:
+                    pace.observe(index)
+            elif isinstance(event, Failed):
                 param = call.grammar_param if event.kind is FailureKind.GRAMMAR else None
                 raise GenerationFailedError(event.kind, event.message, param)
-            if isinstance(event, Delta) and event.token_ids:
-                now = self.clock()
-                if index in last:
-                    self.metrics.between_tokens_seconds.observe(now - last[index])
-                else:
-                    self.metrics.first_token_seconds.observe(now - started)
-                last[index] = now
-            yield index, event
+            yield numbered
 
 
 def _own_answers(config: GatewayConfig, clock: Callable[[], float]) -> OwnAnswers | None:

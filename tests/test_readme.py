@@ -60,6 +60,21 @@ def test_library_block_runs(default_model: Path) -> None:
     assert int(lines[-1].rsplit(" ", 1)[1]) > 150
 
 
+def test_the_key_command_prints_a_key() -> None:
+    """It runs without a server, and says where its line belongs."""
+    command = shlex.split(COMMANDS["key"])
+    assert command[0] == ".venv/bin/prefixcache"
+    done = subprocess.run(
+        [sys.executable, "-m", "gateway.cli", *command[1:]],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    assert "key_hashes" in done.stdout
+    assert "[tenants.shop]" in done.stdout
+
+
 def test_every_python_block_is_run() -> None:
     """The two blocks above are all that there are."""
     assert len(PYTHON_BLOCKS) == 2

@@ -11,10 +11,11 @@ from typing import Protocol, runtime_checkable
 from aiohttp import web
 
 from gateway.envelopes import envelope_for
-from gateway.errors import SlowClientError, is_expected, verdict
+from gateway.errors import SlowClientError
 from gateway.http import SERVICE, EventSink, json_response, record_of
 from gateway.merge import NumberedEvent
 from gateway.service import Call
+from gateway.verdicts import is_expected, verdict
 from prefixcache.types import (
     Delta,
     Event,
@@ -47,11 +48,11 @@ class Choice:
     def take(self, event: Event) -> None:
         """Add what `event` brings."""
         match event:
+            case Delta():  # first, because it is the most frequent
+                self.pieces.append(event.text)
+                self.scores += event.scores
             case PromptScores(scores=scores):
                 self.prompt_scores += scores
-            case Delta(text=text, scores=scores):
-                self.pieces.append(text)
-                self.scores += scores
             case Finished():
                 self.reason, self.stop = event.reason, event.stop
             case _:
@@ -156,11 +157,11 @@ async def _send(sink: EventSink, frame: bytes) -> None:
 def _frame(shape: ReplyShape, index: int, event: Event) -> bytes:
     """Return what the client is told of `event`; text that is still held back is nothing."""
     match event:
+        case Delta():  # first, because it is the most frequent
+            return shape.piece(index, event) if event.text or event.scores else b""
         case Started():
             return shape.opening(index, event)
         case PromptScores():
-            return shape.piece(index, event)
-        case Delta() if event.text or event.scores:
             return shape.piece(index, event)
         case Finished():
             return shape.closing(index, event)

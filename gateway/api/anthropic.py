@@ -7,9 +7,9 @@ from functools import partial
 from typing import Literal
 
 import msgspec
-from aiohttp import web
+from aiohttp import hdrs, web
 
-from gateway.api.anthropic_caching import breakpoints_of, retained
+from gateway.api.anthropic_caching import Kept, breakpoints_of, retained
 from gateway.api.anthropic_models import (
     MESSAGES_DECODER,
     PROMPT_DECODER,
@@ -18,7 +18,7 @@ from gateway.api.anthropic_models import (
     ToolChoice,
 )
 from gateway.api.anthropic_prompt import Breakpoint, Conversation, conversation
-from gateway.api.anthropic_replies import Diagnostics, MissReason
+from gateway.api.anthropic_replies import Diagnostics, MessageReply, MissReason, TokenCount
 from gateway.api.anthropic_shapes import Head, MessageShape
 from gateway.api.bodies import decode_body
 from gateway.api.calls import Prompts, check_count, make_call, prompt_of
@@ -26,43 +26,36 @@ from gateway.api.choice_text import ChoiceText
 from gateway.api.exchange import Asked, answer_body, read_work
 from gateway.api.tool_use import Function, ToolFields, ToolUse, tool_use
 from gateway.api.wishes import Bound, Wishes
+from gateway.envelopes import OVERLOADED_STATUS
+from gateway.error_replies import AnthropicErrorReply
 from gateway.errors import InvalidRequestError, UnsupportedFieldError
 from gateway.fingerprints import Fingerprint, Fingerprints, Prompt
-from gateway.http import defer_continue, json_response
+from gateway.http import json_response
+from gateway.routes import ANSWER_ERRORS, COUNT_ERRORS, Route
 from gateway.service import Served, Service
 from gateway.tenants import Tenant
 from prefixcache.text import MarkedPrompt
 from prefixcache.types import Grammar, GrammarKind
 
-_KEPT_FINGERPRINTS = 1024  # of each tenant
 _CHOICES: Mapping[str, Literal["none", "auto", "required"]] = {
     "none": "none",
     "auto": "auto",
     "any": "required",
     "tool": "required",
 }
-_FINGERPRINTS: web.AppKey[Fingerprints] = web.AppKey("fingerprints", Fingerprints)
+FINGERPRINTS: web.AppKey[Fingerprints] = web.AppKey("fingerprints", Fingerprints)
+DIALECT = "anthropic"
 
 
 async def create_message(request: web.Request) -> web.StreamResponse:
     """Answer a conversation with the assistant's next turn."""
-    return await answer_body(request, partial(_asked, request.app[_FINGERPRINTS]))
+    return await answer_body(request, partial(_asked, request.app[FINGERPRINTS]))
 
 
 async def count_tokens(request: web.Request) -> web.Response:
     """Answer with the length of a prompt; nothing is computed or kept."""
     n_tokens = await read_work(request, _n_tokens)
-    return json_response(msgspec.json.encode({"input_tokens": n_tokens}))
-
-
-def add_anthropic_routes(app: web.Application) -> None:
-    """Add the dialect's routes, and the memory of what earlier prompts were."""
-    app[_FINGERPRINTS] = Fingerprints(max_per_tenant=_KEPT_FINGERPRINTS)
-    for path, handler in (
-        ("/v1/messages", create_message),
-        ("/v1/messages/count_tokens", count_tokens),
-    ):
-        app.router.add_post(path, handler, expect_handler=defer_continue)
+    return json_response(msgspec.json.encode(TokenCount(input_tokens=n_tokens)))
 
 
 def _n_tokens(service: Service, tenant: Tenant, data: bytes) -> int:
@@ -100,7 +93,7 @@ def _asked(fingerprints: Fingerprints, service: Service, tenant: Tenant, data: b
     head = Head(
         id=answer_id,
         model=served.name,
-        kept=kept,
+        kept=kept if service.tenancy.settings.engine.prefix_cache else Kept(),
         is_cut=call.requests[0].sampling.max_tokens < body.max_tokens,
         diagnose=_diagnosis(fingerprints, tenant, body, compared),
     )
@@ -180,3 +173,31 @@ def _told(change: str | None, earlier: Fingerprint, cached_tokens: int) -> Diagn
         return Diagnostics(MissReason("unavailable"))
     missed = max(0, earlier.prompt_tokens - cached_tokens)
     return Diagnostics(MissReason(f"{change}_changed", missed))
+
+
+ANTHROPIC_ROUTES = (
+    Route(
+        method=hdrs.METH_POST,
+        path="/v1/messages",
+        handler=create_message,
+        summary="Answer a conversation with the assistant's next turn.",
+        dialect=DIALECT,
+        body=MessagesBody,
+        answer=MessageReply,
+        streams=True,
+        errors=(*ANSWER_ERRORS, OVERLOADED_STATUS),
+        error=AnthropicErrorReply,
+    ),
+    Route(
+        method=hdrs.METH_POST,
+        path="/v1/messages/count_tokens",
+        handler=count_tokens,
+        summary="Count the tokens of a message's prompt.",
+        dialect=DIALECT,
+        body=PromptBody,
+        answer=TokenCount,
+        errors=(*COUNT_ERRORS, OVERLOADED_STATUS),
+        error=AnthropicErrorReply,
+        operation="count_message_tokens",
+    ),
+)

@@ -39,21 +39,30 @@ class UsageReply(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """How much of a prompt is kept, in whole blocks: `long_tokens` for the longer time."""
+    """How much of a prompt was asked to be kept, in whole blocks: `long_tokens` for longer."""
 
     short_tokens: int = 0
     long_tokens: int = 0
 
+    def expected(self, prompt_tokens: int, cached_tokens: int) -> UsageReply:
+        """Return what can be said before the answer: all that was asked for will be written."""
+        return self.usage(Usage(prompt_tokens, cached_tokens, 0, prompt_tokens - cached_tokens))
+
     def usage(self, usage: Usage) -> UsageReply:
-        """Return `usage` as Anthropic writes it: read from the cache, written to it, neither."""
-        long_written = max(0, self.long_tokens - usage.cached_tokens)
-        read_or_long = max(self.long_tokens, usage.cached_tokens)
-        short_written = max(0, self.short_tokens - read_or_long)
+        """Return `usage` as Anthropic writes it: read from the cache, written to it, neither.
+
+        What was not asked to be kept counts as neither, and so does what was, but is not there:
+        written are at most the ledger's tokens, the longer time's first.
+        """
+        read = usage.cached_tokens
+        long_written = min(max(0, self.long_tokens - read), usage.written_tokens)
+        short_asked = max(0, self.short_tokens - max(self.long_tokens, read))
+        short_written = min(short_asked, usage.written_tokens - long_written)
         written = long_written + short_written
         return UsageReply(
-            input_tokens=usage.prompt_tokens - usage.cached_tokens - written,
+            input_tokens=usage.prompt_tokens - read - written,
             cache_creation_input_tokens=written,
-            cache_read_input_tokens=usage.cached_tokens,
+            cache_read_input_tokens=read,
             cache_creation=Written(short_written, long_written),
             output_tokens=usage.output_tokens,
         )

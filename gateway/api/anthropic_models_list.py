@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 import msgspec
 from aiohttp import web
 
-from gateway.http import SERVICE, json_response
+from gateway.api.served_models import named_model, served_for
+from gateway.http import json_response
 from gateway.service import Served
 
 
@@ -38,19 +39,18 @@ class ModelPage(msgspec.Struct, frozen=True, kw_only=True):
 
     data: list[ModelCard]
     has_more: bool = False
-    first_id: str
-    last_id: str
+    first_id: str | None
+    last_id: str | None
 
 
 async def list_models(request: web.Request) -> web.Response:
-    """Answer with the list of models."""
-    served = request.app[SERVICE].served()
-    cards = [ModelCard.of(served.called(name)) for name in served.names]
-    page = ModelPage(data=cards, first_id=cards[0].id, last_id=cards[-1].id)
+    """Answer with the list of models that the tenant may ask."""
+    cards = [ModelCard.of(served) for served in served_for(request)]
+    first_id, last_id = (cards[0].id, cards[-1].id) if cards else (None, None)
+    page = ModelPage(data=cards, first_id=first_id, last_id=last_id)
     return json_response(msgspec.json.encode(page))
 
 
 async def show_model(request: web.Request) -> web.Response:
     """Answer with one model or adapter, if it is served."""
-    served = request.app[SERVICE].served_as(request.match_info["model"])
-    return json_response(msgspec.json.encode(ModelCard.of(served)))
+    return json_response(msgspec.json.encode(ModelCard.of(named_model(request))))

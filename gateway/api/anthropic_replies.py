@@ -8,26 +8,24 @@ from typing import Literal
 import msgspec
 
 from gateway.api.anthropic_caching import UsageReply
-from gateway.api.choice_text import CallStart, Told
+from gateway.api.choice_text import CallStart, Told, arguments_of
 from gateway.api.tool_use import JsonObject
 from gateway.http import event_frame
 from prefixcache.text.tools import CallArguments, Content
 
 
-class TextBlock(msgspec.Struct, frozen=True):
+class TextBlock(msgspec.Struct, frozen=True, tag_field="type", tag="text"):
     """A block of text."""
 
     text: str
-    type: Literal["text"] = "text"
 
 
-class ToolUseBlock(msgspec.Struct, frozen=True):
+class ToolUseBlock(msgspec.Struct, frozen=True, tag_field="type", tag="tool_use"):
     """A call of a tool."""
 
     id: str
     name: str
     input: JsonObject
-    type: Literal["tool_use"] = "tool_use"
 
 
 ReplyBlock = TextBlock | ToolUseBlock
@@ -60,6 +58,12 @@ class MessageReply(msgspec.Struct, frozen=True, kw_only=True):
     usage: UsageReply
 
 
+class TokenCount(msgspec.Struct, frozen=True, kw_only=True):
+    """How many tokens a prompt has."""
+
+    input_tokens: int
+
+
 def event(kind: str, **fields: object) -> bytes:
     """Return an event of a stream; its name is told twice, as clients expect."""
     return event_frame(kind, msgspec.json.encode({"type": kind, **fields}))
@@ -85,17 +89,10 @@ def blocks_of(told: Iterable[Told]) -> list[ReplyBlock]:
     for place, text in arguments.items():
         block = blocks[place]
         assert isinstance(block, ToolUseBlock)
-        blocks[place] = ToolUseBlock(block.id, block.name, _object(text))
+        blocks[place] = ToolUseBlock(block.id, block.name, arguments_of(text))
     return blocks
 
 
 def tool_id(call_id: str) -> str:
     """Return a call's id as this dialect's clients know them; others are left as they are."""
     return f"toolu_{call_id.removeprefix('call_')}" if call_id.startswith("call_") else call_id
-
-
-def _object(text: str) -> JsonObject:
-    try:
-        return msgspec.json.decode(text, type=JsonObject)
-    except (msgspec.MsgspecError, RecursionError):
-        return {}

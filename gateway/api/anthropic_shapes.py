@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import msgspec
 
 from gateway.api.answers import Choice
-from gateway.api.anthropic_caching import Kept
+from gateway.api.anthropic_caching import Kept, UsageReply
 from gateway.api.anthropic_replies import (
     Diagnostics,
     MessageReply,
@@ -48,8 +48,10 @@ class MessageShape:
 
     def opening(self, index: int, started: Started) -> bytes:
         """Return the message without its content, with the real count of its input."""
-        usage = Usage(started.prompt_tokens, started.cached_tokens, 0)
-        return event("message_start", message=self._message([], usage)) + event("ping")
+        read = started.cached_tokens
+        expected = self._head.kept.expected(started.prompt_tokens, read)
+        message = self._message([], read, expected)
+        return event("message_start", message=message) + event("ping")
 
     def piece(self, index: int, event: PromptScores | Delta) -> bytes:
         """Return more of a block, or of several."""
@@ -74,9 +76,12 @@ class MessageShape:
         (choice,) = choices
         told = [*self._text.push(choice.text), *self._text.finish()]
         self._end(choice.reason, choice.stop)
-        return msgspec.json.encode(self._message(blocks_of(told), usage))
+        counted = self._head.kept.usage(usage)
+        return msgspec.json.encode(self._message(blocks_of(told), usage.cached_tokens, counted))
 
-    def _message(self, content: list[ReplyBlock], usage: Usage) -> MessageReply:
+    def _message(
+        self, content: list[ReplyBlock], cached_tokens: int, usage: UsageReply
+    ) -> MessageReply:
         head = self._head
         return MessageReply(
             id=head.id,
@@ -84,8 +89,8 @@ class MessageShape:
             content=content,
             stop_reason=self._reason,
             stop_sequence=self._stop,
-            diagnostics=head.diagnose(usage.cached_tokens) if head.diagnose else msgspec.UNSET,
-            usage=head.kept.usage(usage),
+            diagnostics=head.diagnose(cached_tokens) if head.diagnose else msgspec.UNSET,
+            usage=usage,
         )
 
     def _end(self, reason: FinishReason, stop: str | None) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from gateway.api.tool_use import ToolUse
+import msgspec
+
+from gateway.api.tool_use import JsonObject, ToolUse
 from prefixcache.text.tools import CallArguments, CallBegin, Content, Piece
 
 
@@ -37,6 +39,11 @@ class ChoiceText:
         """Whether a call was told."""
         return self._n_calls > 0
 
+    @property
+    def is_content(self) -> bool:
+        """Whether all text is told as it comes: there can be no calls in it."""
+        return self._parser is None
+
     def push(self, text: str) -> list[Told]:
         """Take more text and return what can be told now."""
         if self._parser is None:
@@ -61,3 +68,11 @@ class ChoiceText:
     def _begun(self, piece: CallBegin) -> CallStart:
         assert self._use.format is not None
         return CallStart(piece.index, self._use.format.call_id(self._new_id()), piece.name)
+
+
+def arguments_of(text: str) -> JsonObject:
+    """Return a call's arguments; those that were cut off, and so are no JSON, are none."""
+    try:
+        return msgspec.json.decode(text, type=JsonObject)
+    except (msgspec.MsgspecError, RecursionError):
+        return {}

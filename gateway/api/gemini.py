@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from functools import partial
 
 import msgspec
-from aiohttp import web
+from aiohttp import hdrs, web
 
 from gateway.api.calls import Prompts, check_count, make_call, prompt_of
 from gateway.api.choice_text import ChoiceText
 from gateway.api.exchange import Asked, answer_body, read_work
-from gateway.api.gemini_caches import CACHED_CONTENTS, VERSIONS, add_cache_routes
+from gateway.api.gemini_caches import CACHED_CONTENTS, DIALECT, VERSIONS
 from gateway.api.gemini_models import CountBody, GenerateBody, GenerationConfig, read_fields
+from gateway.api.gemini_objects import CountReply, GenerateReply, ModelReply, ModelsReply
 from gateway.api.gemini_options import check_config, wishes_of
 from gateway.api.gemini_prompt import (
     declarations_of,
@@ -20,17 +21,25 @@ from gateway.api.gemini_prompt import (
     template_tool,
     tool_fields,
 )
-from gateway.api.gemini_replies import CandidateShape, Head, text_details
-from gateway.api.tool_use import JsonObject, tool_use
+from gateway.api.gemini_replies import CandidateShape, Head
+from gateway.api.served_models import named_model, served_for
+from gateway.api.tool_use import tool_use
 from gateway.cached_contents import CachedContent, CachedContents
+from gateway.error_replies import GoogleErrorReply
 from gateway.errors import InvalidRequestError
-from gateway.http import EVENT_STREAM, SERVICE, defer_continue, json_response
+from gateway.http import EVENT_STREAM, json_response
+from gateway.routes import ANSWER_ERRORS, COUNT_ERRORS, LOOK_ERRORS, Route, in_versions
 from gateway.service import Served, Service
 from gateway.tenants import Tenant
 from prefixcache.types import Retain
 
-_METHODS = ["generateContent", "streamGenerateContent", "countTokens", "createCachedContent"]
 _BESIDE = ("system_instruction", "tools", "tool_config")  # are the cached content's
+
+
+class StreamQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """How a stream looks."""
+
+    alt: str | None = None  # sse: events
 
 
 async def generate_content(request: web.Request) -> web.StreamResponse:
@@ -47,36 +56,18 @@ async def stream_content(request: web.Request) -> web.StreamResponse:
 async def count_tokens(request: web.Request) -> web.Response:
     """Answer with the length of a prompt; nothing is computed or kept."""
     n_tokens = await read_work(request, partial(_n_tokens, request))
-    counted = {"totalTokens": n_tokens, "promptTokensDetails": text_details(n_tokens)}
-    return json_response(msgspec.json.encode(counted))
+    return json_response(msgspec.json.encode(CountReply.of(n_tokens)))
 
 
 async def list_models(request: web.Request) -> web.Response:
-    """Answer with the model and its adapters."""
-    served = request.app[SERVICE].served()
-    models = [_model(served.called(name)) for name in served.names]
-    return json_response(msgspec.json.encode({"models": models}))
+    """Answer with the model and its adapters, as far as the tenant may ask them."""
+    models = [ModelReply.of(served) for served in served_for(request)]
+    return json_response(msgspec.json.encode(ModelsReply(models=models)))
 
 
 async def show_model(request: web.Request) -> web.Response:
     """Answer with one model or adapter, if it is served."""
-    served = request.app[SERVICE].served_as(request.match_info["model"])
-    return json_response(msgspec.json.encode(_model(served)))
-
-
-def add_gemini_routes(app: web.Application) -> None:
-    """Add the dialect's routes, and the memory of what tenants keep."""
-    add_cache_routes(app)
-    for action, handler in (
-        ("generateContent", generate_content),
-        ("streamGenerateContent", stream_content),
-        ("countTokens", count_tokens),
-    ):
-        for version in VERSIONS:
-            path = f"/{version}/models/{{model:.+}}:{action}"
-            app.router.add_post(path, handler, expect_handler=defer_continue)
-    app.router.add_get("/v1beta/models", list_models)
-    app.router.add_get("/v1beta/models/{model:.+}", show_model)
+    return json_response(msgspec.json.encode(ModelReply.of(named_model(request))))
 
 
 def _asked(
@@ -182,16 +173,68 @@ def _token_ids(service: Service, served: Served, body: GenerateBody) -> Sequence
         )
 
 
-def _model(served: Served) -> JsonObject:
-    return {
-        "name": f"models/{served.name}",
-        "baseModelId": served.parent or served.name,
-        "version": "1",
-        "displayName": served.name,
-        "inputTokenLimit": served.info.max_model_tokens,
-        "outputTokenLimit": served.info.max_model_tokens,
-        "supportedGenerationMethods": _METHODS,
-        "temperature": 1,
-        "maxTemperature": 2,
-        "topP": 1,
-    }
+GEMINI_ROUTES = (
+    *in_versions(
+        VERSIONS,
+        (
+            Route(
+                method=hdrs.METH_POST,
+                path="/models/{model:.+}:generateContent",
+                handler=generate_content,
+                summary="Answer a conversation with the model's next turn.",
+                dialect=DIALECT,
+                body=GenerateBody,
+                answer=GenerateReply,
+                errors=ANSWER_ERRORS,
+                error=GoogleErrorReply,
+            ),
+            Route(
+                method=hdrs.METH_POST,
+                path="/models/{model:.+}:streamGenerateContent",
+                handler=stream_content,
+                summary="Answer bit by bit: events with alt=sse, else the items of an array.",
+                dialect=DIALECT,
+                body=GenerateBody,
+                query=StreamQuery,
+                answer=list[GenerateReply],
+                streams=True,
+                errors=ANSWER_ERRORS,
+                error=GoogleErrorReply,
+            ),
+            Route(
+                method=hdrs.METH_POST,
+                path="/models/{model:.+}:countTokens",
+                handler=count_tokens,
+                summary="Count the tokens of a prompt.",
+                dialect=DIALECT,
+                body=CountBody,
+                answer=CountReply,
+                errors=COUNT_ERRORS,
+                error=GoogleErrorReply,
+                operation="count_content_tokens",
+            ),
+        ),
+    ),
+    Route(
+        method=hdrs.METH_GET,
+        path="/v1beta/models",
+        handler=list_models,
+        summary="List the model and its adapters.",
+        dialect=DIALECT,
+        answer=ModelsReply,
+        errors=LOOK_ERRORS,
+        error=GoogleErrorReply,
+        operation="list_models_v1beta",
+    ),
+    Route(
+        method=hdrs.METH_GET,
+        path="/v1beta/models/{model:.+}",
+        handler=show_model,
+        summary="Tell about one model or adapter.",
+        dialect=DIALECT,
+        answer=ModelReply,
+        errors=(*LOOK_ERRORS, 404),
+        error=GoogleErrorReply,
+        operation="show_model_v1beta",
+    ),
+)

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 
 import msgspec
-from aiohttp import web
+from aiohttp import hdrs, web
+from msgspec import UNSET
 
 from gateway.api.calls import Prompts, check_count, make_call, prompt_of
 from gateway.api.exchange import read_work
+from gateway.api.gemini_expiry import expiry_of, new_expiry, shown_time
 from gateway.api.gemini_models import CacheBody, PromptFields, read_fields
+from gateway.api.gemini_objects import (
+    CachedContentReply,
+    CachedContentsReply,
+    CachedUsage,
+    Nothing,
+)
 from gateway.api.gemini_prompt import declarations_of, messages_of, template_tool
-from gateway.api.tool_use import JsonObject
 from gateway.api.wishes import Wishes
 from gateway.cached_contents import CachedContent, CachedContents
+from gateway.error_replies import GoogleErrorReply
 from gateway.errors import InvalidRequestError
-from gateway.http import SERVICE, defer_continue, json_response, record_of
+from gateway.http import SERVICE, json_response, record_of
+from gateway.routes import ANSWER_ERRORS, READ_ERRORS, Route, in_versions
 from gateway.service import Call, Served, Service
 from gateway.tenants import Tenant
 from prefixcache.text import Mark
@@ -26,15 +33,26 @@ from prefixcache.types import Retain
 
 CACHED_CONTENTS: web.AppKey[CachedContents] = web.AppKey("cached_contents", CachedContents)
 
+DIALECT = "gemini"
 VERSIONS = ("v1beta", "v1")  # of paths; clients have either
 
 _DEFAULT_SECONDS = 3600.0
-_MAX_SECONDS = 30 * 24 * 3600.0
 _MAX_PAGE = 1000
 _DEFAULT_PAGE = 50
-_DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)s", re.ASCII)
-_EXPIRY_FIELDS = frozenset({"ttl", "expireTime", "expire_time", "expiration.ttl"})
 _FOLLOWING = {"role": "user", "content": "."}  # any turn: what it shares with others is kept
+
+
+class PageQuery(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Which of what is kept is listed."""
+
+    page_size: int | None = None
+    page_token: str | None = None  # of the page before
+
+
+class MaskQuery(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Which fields a change is for."""
+
+    update_mask: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +82,10 @@ async def list_cached_contents(request: web.Request) -> web.Response:
     after = request.query.get("pageToken", request.query.get("page_token")) or None
     tenant = record_of(request).tenant
     page, has_more = request.app[CACHED_CONTENTS].page(tenant.name, after=after, size=size)
-    listed: JsonObject = {"cachedContents": [_resource(cached) for cached in page]}
-    if has_more:
-        listed["nextPageToken"] = page[-1].id
+    listed = CachedContentsReply(
+        cached_contents=[_resource(cached) for cached in page],
+        next_page_token=page[-1].id if has_more else UNSET,
+    )
     return json_response(msgspec.json.encode(listed))
 
 
@@ -79,7 +98,7 @@ async def change_cached_content(request: web.Request) -> web.Response:
     """Change when one expires; nothing else can be changed."""
     caches, tenant = request.app[CACHED_CONTENTS], record_of(request).tenant
     caches.get(tenant.name, _id(request))
-    expires = await read_work(request, partial(_new_expiry, request))
+    expires = await read_work(request, partial(new_expiry, request))
     changed = caches.expire_at(tenant.name, _id(request), expires)
     await _run(request, await request.app[SERVICE].encode(partial(_reread, request, changed)))
     return _shown(changed)
@@ -88,23 +107,7 @@ async def change_cached_content(request: web.Request) -> web.Response:
 async def delete_cached_content(request: web.Request) -> web.Response:
     """Forget one; what the engine holds for it goes as its time is up or room is needed."""
     request.app[CACHED_CONTENTS].remove(record_of(request).tenant.name, _id(request))
-    return json_response(b"{}")
-
-
-def add_cache_routes(app: web.Application) -> None:
-    """Add the routes, and the memory of what tenants keep."""
-    service = app[SERVICE]
-    app[CACHED_CONTENTS] = CachedContents(
-        max_per_tenant=service.config.max_cached_contents, now=service.wall_clock
-    )
-    for version in VERSIONS:
-        path = f"/{version}/cachedContents"
-        app.router.add_post(path, create_cached_content, expect_handler=defer_continue)
-        app.router.add_get(path, list_cached_contents)
-        one = f"{path}/{{cached_id}}"
-        app.router.add_get(one, show_cached_content)
-        app.router.add_patch(one, change_cached_content, expect_handler=defer_continue)
-        app.router.add_delete(one, delete_cached_content)
+    return json_response(msgspec.json.encode(Nothing()))
 
 
 async def _run(request: web.Request, call: Call | None) -> None:
@@ -126,7 +129,7 @@ def _prefill(service: Service, tenant: Tenant, data: bytes) -> _Prefill:
         raise InvalidRequestError("model: missing", "model")
     served = service.served_as(body.model.removeprefix("models/"), tenant)
     now = service.wall_clock()
-    expires = _expiry(body, now) or now + _DEFAULT_SECONDS
+    expires = expiry_of(body, now) or now + _DEFAULT_SECONDS
     token_ids = _fixed_ids(service, served, body)
     fields = PromptFields(
         contents=body.contents,
@@ -186,54 +189,6 @@ def _fixed_ids(service: Service, served: Served, fields: PromptFields) -> list[i
     return prompt.token_ids[: prompt.fixed_tokens[0]]
 
 
-def _new_expiry(request: web.Request, service: Service, tenant: Tenant, data: bytes) -> float:
-    """Return the time that a PATCH asks for.
-
-    Raises:
-        InvalidRequestError: it asks for no time, or for anything else.
-    """
-    body = read_fields(CacheBody, data, turn=service.decoding)
-    mask = request.query.get("updateMask", request.query.get("update_mask", ""))
-    asked = {field for field in mask.split(",") if field}
-    if asked - _EXPIRY_FIELDS:
-        raise InvalidRequestError("updateMask: only ttl and expireTime can change", "updateMask")
-    for name in ("contents", "system_instruction", "tools", "tool_config", "display_name"):
-        if not asked and getattr(body, name) is not None:
-            raise InvalidRequestError("only ttl and expireTime can change", name)
-    expires = _expiry(body, service.wall_clock())
-    if expires is None:
-        raise InvalidRequestError("ttl: it or expireTime is needed", "ttl")
-    return expires
-
-
-def _expiry(body: CacheBody, now: float) -> float | None:
-    """Return when `body` wants to expire. Raises InvalidRequestError: not in the future."""
-    if body.ttl is not None and body.expire_time is not None:
-        raise InvalidRequestError("ttl: leave it out beside expireTime", "ttl")
-    if body.ttl is not None:
-        found = _DURATION.fullmatch(body.ttl)
-        if found is None:
-            raise InvalidRequestError("ttl: seconds are needed, such as 300s", "ttl")
-        return now + _checked(float(found[1]), "ttl")
-    if body.expire_time is None:
-        return None
-    try:
-        expires = datetime.fromisoformat(body.expire_time)
-    except ValueError as error:
-        message = "expireTime: a time is needed, such as 2026-12-01T12:00:00Z"
-        raise InvalidRequestError(message, "expireTime") from error
-    aware = expires if expires.tzinfo is not None else expires.replace(tzinfo=UTC)
-    return now + _checked(aware.timestamp() - now, "expireTime")
-
-
-def _checked(seconds: float, param: str) -> float:
-    if not 0 < seconds <= _MAX_SECONDS:
-        raise InvalidRequestError(
-            f"{param}: must be in the future, and at most {_MAX_SECONDS:g} seconds from now", param
-        )
-    return seconds
-
-
 def _id(request: web.Request) -> str:
     return request.match_info["cached_id"]
 
@@ -242,20 +197,78 @@ def _shown(cached: CachedContent) -> web.Response:
     return json_response(msgspec.json.encode(_resource(cached)))
 
 
-def _resource(cached: CachedContent) -> JsonObject:
-    shown: JsonObject = {
-        "name": f"cachedContents/{cached.id}",
-        "model": f"models/{cached.model}",
-        "createTime": _time(cached.created),
-        "updateTime": _time(cached.updated),
-        "expireTime": _time(cached.expires),
-        "usageMetadata": {"totalTokenCount": cached.n_tokens},
-    }
-    if cached.display_name is not None:
-        shown["displayName"] = cached.display_name
-    return shown
+def _resource(cached: CachedContent) -> CachedContentReply:
+    return CachedContentReply(
+        name=f"cachedContents/{cached.id}",
+        model=f"models/{cached.model}",
+        create_time=shown_time(cached.created),
+        update_time=shown_time(cached.updated),
+        expire_time=shown_time(cached.expires),
+        usage_metadata=CachedUsage(total_token_count=cached.n_tokens),
+        display_name=UNSET if cached.display_name is None else cached.display_name,
+    )
 
 
-def _time(seconds: float) -> str:
-    moment = datetime.fromtimestamp(seconds, UTC)
-    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
+_ONE = "/cachedContents/{cached_id}"
+
+CACHE_ROUTES = (
+    *in_versions(
+        VERSIONS,
+        (
+            Route(
+                method=hdrs.METH_POST,
+                path="/cachedContents",
+                handler=create_cached_content,
+                summary="Read the beginning of prompts in, and keep it for a time.",
+                dialect=DIALECT,
+                body=CacheBody,
+                answer=CachedContentReply,
+                errors=ANSWER_ERRORS,
+                error=GoogleErrorReply,
+            ),
+            Route(
+                method=hdrs.METH_GET,
+                path="/cachedContents",
+                handler=list_cached_contents,
+                summary="List what is kept.",
+                dialect=DIALECT,
+                query=PageQuery,
+                answer=CachedContentsReply,
+                errors=(*READ_ERRORS, 400),
+                error=GoogleErrorReply,
+            ),
+            Route(
+                method=hdrs.METH_GET,
+                path=_ONE,
+                handler=show_cached_content,
+                summary="Tell about one cached content.",
+                dialect=DIALECT,
+                answer=CachedContentReply,
+                errors=(*READ_ERRORS, 404),
+                error=GoogleErrorReply,
+            ),
+            Route(
+                method=hdrs.METH_PATCH,
+                path=_ONE,
+                handler=change_cached_content,
+                summary="Change when one expires.",
+                dialect=DIALECT,
+                body=CacheBody,
+                query=MaskQuery,
+                answer=CachedContentReply,
+                errors=ANSWER_ERRORS,
+                error=GoogleErrorReply,
+            ),
+            Route(
+                method=hdrs.METH_DELETE,
+                path=_ONE,
+                handler=delete_cached_content,
+                summary="Forget one.",
+                dialect=DIALECT,
+                answer=Nothing,
+                errors=(*READ_ERRORS, 404, 429),
+                error=GoogleErrorReply,
+            ),
+        ),
+    ),
+)

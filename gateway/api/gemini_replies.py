@@ -7,10 +7,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
+from msgspec import UNSET
+from msgspec.structs import replace
 
 from gateway.api.answers import Choice
-from gateway.api.choice_text import CallStart, ChoiceText, Told
-from gateway.api.tool_use import JsonObject
+from gateway.api.choice_text import CallStart, ChoiceText, Told, arguments_of
+from gateway.api.gemini_objects import (
+    CallReply,
+    Candidate,
+    ContentReply,
+    GenerateReply,
+    LogprobsResult,
+    PartReply,
+    TokenChance,
+    TopCandidates,
+    UsageMetadata,
+)
 from prefixcache.text import TokenBytes
 from prefixcache.text.tools import CallArguments, Content
 from prefixcache.types import (
@@ -38,25 +50,6 @@ class Head:
     tokens: TokenBytes
 
 
-def usage_metadata(usage: Usage) -> JsonObject:
-    """Return `usage` as Gemini writes it: what was cached is part of the prompt."""
-    counted: JsonObject = {
-        "promptTokenCount": usage.prompt_tokens,
-        "cachedContentTokenCount": usage.cached_tokens,
-        "candidatesTokenCount": usage.output_tokens,
-        "totalTokenCount": usage.prompt_tokens + usage.output_tokens,
-        "promptTokensDetails": text_details(usage.prompt_tokens),
-    }
-    if usage.cached_tokens:
-        counted["cacheTokensDetails"] = text_details(usage.cached_tokens)
-    return counted
-
-
-def text_details(n_tokens: int) -> list[JsonObject]:
-    """Return a count by kind of content: all is text."""
-    return [{"modality": "TEXT", "tokenCount": n_tokens}]
-
-
 class _Parts:
     """Puts the parts of one candidate together; a call is told when it is complete."""
 
@@ -65,34 +58,34 @@ class _Parts:
         self._call: CallStart | None = None
         self._arguments = ""
 
-    def push(self, text: str) -> list[JsonObject]:
+    def push(self, text: str) -> list[PartReply]:
         """Take more text and return the parts that are complete; text always is."""
         return self._of(self._text.push(text))
 
-    def finish(self) -> list[JsonObject]:
+    def finish(self) -> list[PartReply]:
         """Return the rest."""
         return [*self._of(self._text.finish()), *self._ended()]
 
-    def _of(self, told: Sequence[Told]) -> list[JsonObject]:
-        parts: list[JsonObject] = []
+    def _of(self, told: Sequence[Told]) -> list[PartReply]:
+        parts: list[PartReply] = []
         for each in told:
             if isinstance(each, CallArguments):
                 self._arguments += each.text
                 continue
             parts += self._ended()
             if isinstance(each, Content):
-                parts.append({"text": each.text})
+                parts.append(PartReply(text=each.text))
             else:
                 self._call = each
         return parts
 
-    def _ended(self) -> list[JsonObject]:
+    def _ended(self) -> list[PartReply]:
         if self._call is None:
             return []
         call, arguments = self._call, self._arguments
         self._call, self._arguments = None, ""
-        args = _object(arguments)
-        return [{"functionCall": {"id": call.id, "name": call.name, "args": args}}]
+        told = CallReply(id=call.id, name=call.name, args=arguments_of(arguments))
+        return [PartReply(function_call=told)]
 
 
 class CandidateShape:
@@ -101,16 +94,14 @@ class CandidateShape:
     def __init__(self, head: Head, new_text: Callable[[], ChoiceText]) -> None:
         self._head = head
         self._parts: defaultdict[int, _Parts] = defaultdict(lambda: _Parts(new_text()))
-        self._started = Usage(0, 0, 0)
+        self._started: dict[int, Started] = {}
         self._output: dict[int, int] = {}  # tokens, by candidate
         self._is_first = True
 
     def opening(self, index: int, started: Started) -> bytes:
         """Return an empty text, and the count of the prompt."""
-        is_counted = index == 0 or not self._started.prompt_tokens
-        if is_counted:  # what the first candidate found cached counts, as in every account
-            self._started = Usage(started.prompt_tokens, started.cached_tokens, 0)
-        return self._chunk(index, [{"text": ""}])
+        self._started[index] = started
+        return self._chunk(index, [PartReply(text="")])
 
     def piece(self, index: int, event: PromptScores | Delta) -> bytes:
         """Return more parts, or the scores of text that is held back."""
@@ -125,7 +116,7 @@ class CandidateShape:
         """Return what was held back, and why the candidate ended."""
         self._output[index] = finished.usage.output_tokens
         parts = self._parts[index].finish()
-        return self._chunk(index, parts or [{"text": ""}], reason=finished.reason)
+        return self._chunk(index, parts or [PartReply(text="")], reason=finished.reason)
 
     def ending(self, usage: Usage) -> bytes:
         """Return the end of the array; events just end."""
@@ -136,25 +127,25 @@ class CandidateShape:
         candidates = [self._whole(index, choice) for index, choice in enumerate(choices)]
         return msgspec.json.encode(self._reply(candidates, usage))
 
-    def _whole(self, index: int, choice: Choice) -> JsonObject:
+    def _whole(self, index: int, choice: Choice) -> Candidate:
         parts = self._parts[index]
         told = [*parts.push(choice.text), *parts.finish()]
         scores = choice.scores if self._head.with_scores else ()
         candidate = self._candidate(index, _joined(told), choice.reason, scores)
-        if scores:
-            total = sum(max(score.logprob, _LEAST) for score in scores)
-            candidate["avgLogprobs"] = total / len(scores)
-        return candidate
+        if not scores:
+            return candidate
+        total = sum(max(score.logprob, _LEAST) for score in scores)
+        return replace(candidate, avg_logprobs=total / len(scores))
 
     def _chunk(
         self,
         index: int,
-        parts: list[JsonObject],
+        parts: list[PartReply],
         *,
         reason: FinishReason | None = None,
         scores: Sequence[TokenScore] = (),
     ) -> bytes:
-        counted = self._started
+        counted = self._started[min(self._started)]  # as in every account
         usage = Usage(counted.prompt_tokens, counted.cached_tokens, sum(self._output.values()))
         reply = self._reply([self._candidate(index, parts, reason, scores)], usage)
         encoded = msgspec.json.encode(reply)
@@ -166,52 +157,46 @@ class CandidateShape:
     def _candidate(
         self,
         index: int,
-        parts: list[JsonObject],
+        parts: list[PartReply],
         reason: FinishReason | None,
         scores: Sequence[TokenScore],
-    ) -> JsonObject:
-        candidate: JsonObject = {"content": {"parts": parts, "role": "model"}, "index": index}
-        if reason is not None:
-            candidate["finishReason"] = _REASONS[reason]
-        if scores:
-            candidate["logprobsResult"] = self._logprobs(scores)
-        return candidate
+    ) -> Candidate:
+        return Candidate(
+            content=ContentReply(parts=parts),
+            index=index,
+            finish_reason=UNSET if reason is None else _REASONS[reason],
+            logprobs_result=self._logprobs(scores) if scores else UNSET,
+        )
 
-    def _reply(self, candidates: list[JsonObject], usage: Usage) -> JsonObject:
-        return {
-            "candidates": candidates,
-            "usageMetadata": usage_metadata(usage),
-            "modelVersion": self._head.model,
-            "responseId": self._head.id,
-        }
+    def _reply(self, candidates: list[Candidate], usage: Usage) -> GenerateReply:
+        return GenerateReply(
+            candidates=candidates,
+            usage_metadata=UsageMetadata.of(usage),
+            model_version=self._head.model,
+            response_id=self._head.id,
+        )
 
-    def _logprobs(self, scores: Sequence[TokenScore]) -> JsonObject:
-        return {
-            "chosenCandidates": [self._scored(s.token_id, s.logprob) for s in scores],
-            "topCandidates": [
-                {"candidates": [self._scored(*top) for top in score.top]} for score in scores
+    def _logprobs(self, scores: Sequence[TokenScore]) -> LogprobsResult:
+        return LogprobsResult(
+            chosen_candidates=[self._scored(s.token_id, s.logprob) for s in scores],
+            top_candidates=[
+                TopCandidates(candidates=[self._scored(*top) for top in score.top])
+                for score in scores
             ],
-        }
+        )
 
-    def _scored(self, token_id: int, logprob: float) -> JsonObject:
+    def _scored(self, token_id: int, logprob: float) -> TokenChance:
         token = self._head.tokens.of(token_id).decode(errors="replace")
-        return {"token": token, "tokenId": token_id, "logProbability": max(logprob, _LEAST)}
+        return TokenChance(token=token, token_id=token_id, log_probability=max(logprob, _LEAST))
 
 
-def _joined(parts: Sequence[JsonObject]) -> list[JsonObject]:
+def _joined(parts: Sequence[PartReply]) -> list[PartReply]:
     """Return parts with the texts that follow each other joined; no parts are an empty text."""
-    joined: list[JsonObject] = []
+    joined: list[PartReply] = []
     for part in parts:
-        if "text" in part and joined and "text" in joined[-1]:
-            joined[-1] = {"text": f"{joined[-1]['text']}{part['text']}"}
+        before = joined[-1].text if joined else UNSET
+        if isinstance(part.text, str) and isinstance(before, str):
+            joined[-1] = PartReply(text=before + part.text)
         else:
             joined.append(part)
-    return joined or [{"text": ""}]
-
-
-def _object(text: str) -> JsonObject:
-    """Return a call's arguments; those that were cut off, and so are no JSON, are none."""
-    try:
-        return msgspec.json.decode(text, type=JsonObject)
-    except (msgspec.MsgspecError, RecursionError):
-        return {}
+    return joined or [PartReply(text="")]

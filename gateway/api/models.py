@@ -7,11 +7,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from aiohttp import hdrs, web
 
 from gateway.api import anthropic_models_list, gemini, openai
+from gateway.api.gemini_objects import ModelReply, ModelsReply
 from gateway.envelopes import Dialect, dialect_of
-from gateway.routes import READ_ERRORS, Route
+from gateway.error_replies import AnthropicErrorReply, GoogleErrorReply
+from gateway.routes import LOOK_ERRORS, Route
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
+_OTHER_ERRORS = (AnthropicErrorReply, GoogleErrorReply)
 _LISTS: Mapping[Dialect, _Handler] = {
     Dialect.OPENAI: openai.list_models,
     Dialect.ANTHROPIC: anthropic_models_list.list_models,
@@ -42,7 +45,9 @@ MODEL_ROUTES = (
         summary="List the model and its adapters.",
         dialect=openai.DIALECT,
         answer=openai.ModelList,
-        errors=(*READ_ERRORS, 503),
+        other_answers=(anthropic_models_list.ModelPage, ModelsReply),
+        errors=LOOK_ERRORS,
+        other_error_replies=_OTHER_ERRORS,
     ),
     Route(
         method=hdrs.METH_GET,
@@ -51,6 +56,8 @@ MODEL_ROUTES = (
         summary="Tell about one model or adapter.",
         dialect=openai.DIALECT,
         answer=openai.ModelCard,
-        errors=(*READ_ERRORS, 404, 503),
+        other_answers=(anthropic_models_list.ModelCard, ModelReply),
+        errors=(*LOOK_ERRORS, 404),
+        other_error_replies=_OTHER_ERRORS,
     ),
 )

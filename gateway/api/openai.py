@@ -21,8 +21,9 @@ from gateway.api.responses_stored import (
     list_input_items,
     show_response,
 )
+from gateway.api.served_models import named_model, served_for
 from gateway.http import SERVICE, json_response, record_of
-from gateway.routes import ANSWER_ERRORS, BODY_ERRORS, READ_ERRORS, Route
+from gateway.routes import ANSWER_ERRORS, COUNT_ERRORS, READ_ERRORS, Route
 from gateway.service import Served
 
 DIALECT = "openai"
@@ -60,17 +61,13 @@ class ModelList(msgspec.Struct, frozen=True, kw_only=True):
 
 async def list_models(request: web.Request) -> web.Response:
     """Answer with the list of models that the tenant may ask."""
-    served, tenant = request.app[SERVICE].served(), record_of(request).tenant
-    names = filter(tenant.may_use_model, served.names)
-    cards = [ModelCard.of(served.called(name)) for name in names]
+    cards = [ModelCard.of(served) for served in served_for(request)]
     return json_response(msgspec.json.encode(ModelList(data=cards)))
 
 
 async def show_model(request: web.Request) -> web.Response:
     """Answer with one model or adapter, if it is served."""
-    tenant = record_of(request).tenant
-    served = request.app[SERVICE].served_as(request.match_info["model"], tenant)
-    return json_response(msgspec.json.encode(ModelCard.of(served)))
+    return json_response(msgspec.json.encode(ModelCard.of(named_model(request))))
 
 
 async def add_openai_headers(request: web.Request, response: web.StreamResponse) -> None:
@@ -102,7 +99,7 @@ OPENAI_ROUTES = (
         dialect=DIALECT,
         body=ResponseBody,
         answer=InputTokens,
-        errors=(*BODY_ERRORS, 404, 503),
+        errors=COUNT_ERRORS,
     ),
     Route(
         method=hdrs.METH_GET,
@@ -121,7 +118,7 @@ OPENAI_ROUTES = (
         summary="Forget a response that is kept.",
         dialect=DIALECT,
         answer=Deleted,
-        errors=(*READ_ERRORS, 404),
+        errors=(*READ_ERRORS, 404, 429),
     ),
     Route(
         method=hdrs.METH_GET,

@@ -19,6 +19,7 @@ from prefixcache.types import FinishReason, ModelInfo, Usage
 Reason = Literal["stop", "length", "tool_calls"]
 
 _DONE = data_frame(b"[DONE]")
+_PLACE = "content"  # stands for any; what a client can name is written before a choice
 
 
 class PromptDetails(msgspec.Struct, frozen=True, kw_only=True):
@@ -168,6 +169,22 @@ def write_chunk(
     """Return one piece of an answer as an event."""
     data = write_reply(head, kind, [choice], no_usage(head))
     return data_frame(data if head.noise is None else obfuscated(data, head.noise))
+
+
+class ContentFrames:
+    """Writes the pieces of one choice that are content alone: nothing else differs in them."""
+
+    def __init__(self, head: Head, index: int) -> None:
+        """Write for a choice of an answer whose chunks have no noise."""
+        assert head.noise is None
+        sample = write_chunk(head, ChatChunk, ChatChunkChoice(index, ChatDelta(content=_PLACE)))
+        before, place, self._after = sample.rpartition(msgspec.json.encode(_PLACE))
+        assert place
+        self._before = before
+
+    def write(self, content: str) -> bytes:
+        """Return the same as `write_chunk`."""
+        return b"%b%b%b" % (self._before, msgspec.json.encode(content), self._after)
 
 
 def write_ending(head: Head, kind: type[ChatChunk] | type[TextReply], usage: Usage) -> bytes:

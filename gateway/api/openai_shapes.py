@@ -14,6 +14,7 @@ from gateway.api.openai_replies import (
     ChatChunk,
     ChatChunkChoice,
     ChatReply,
+    ContentFrames,
     Head,
     Reason,
     TextChoice,
@@ -52,15 +53,20 @@ class ChatShape:
         self._tokens = tokens
         self._with_scores = with_scores
         self._texts: defaultdict[int, ChoiceText] = defaultdict(new_text)
+        self._contents: dict[int, ContentFrames] = {}  # of choices whose text is content alone
 
     def opening(self, index: int, started: Started) -> bytes:
         """Return the chunk that tells the role."""
+        if self._head.noise is None and self._texts[index].is_content:
+            self._contents[index] = ContentFrames(self._head, index)
         return self._chunk(ChatChunkChoice(index, ChatDelta("assistant", "")))
 
     def piece(self, index: int, event: PromptScores | Delta) -> bytes:
         """Return chunks with more text or calls, or the scores of text that is held back."""
         if isinstance(event, PromptScores):
             return b""
+        if event.text and not event.scores and (contents := self._contents.get(index)):
+            return contents.write(event.text)
         deltas = [delta_of(told) for told in self._texts[index].push(event.text)]
         scores = self._scores(event.scores)
         if not deltas and event.scores:

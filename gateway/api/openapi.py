@@ -17,6 +17,7 @@ OPENAPI_PATH = "/openapi.json"
 
 _REF = "#/components/schemas/{name}"
 _PARAMETER = re.compile(r"\{(?P<name>\w+)(?::[^{}]*)?\}")
+_PHRASES = {529: "Overloaded"}  # Anthropic's own
 _JSON, _EVENTS = "application/json", "text/event-stream"
 _INFO = {
     "title": "prefixcache",
@@ -85,8 +86,9 @@ def _any(unknown: type) -> Json:
 
 def _types(routes: Iterable[Route]) -> Iterable[type]:
     for route in routes:
-        found = (route.body, route.query, route.answer, route.error)
+        found = (route.body, route.query, route.answer, *route.other_answers)
         yield from (each for each in found if each is not None)
+        yield from (route.error, *route.other_error_replies)
 
 
 def _plain_path(route: Route) -> str:
@@ -97,7 +99,7 @@ def _operation(route: Route, schemas: dict[type, Json], components: dict[str, Js
     found: Json = {
         "summary": route.summary,
         "tags": [route.dialect],
-        "operationId": route.handler.__name__,
+        "operationId": route.operation or route.handler.__name__,
         "responses": _responses(route, schemas),
     }
     parameters = [*_path_parameters(route), *_query_parameters(route, schemas, components)]
@@ -112,14 +114,21 @@ def _operation(route: Route, schemas: dict[type, Json], components: dict[str, Js
 def _responses(route: Route, schemas: dict[type, Json]) -> Json:
     content: Json = {}
     if route.answer is not None:
-        content[_JSON] = {"schema": schemas[route.answer]}
+        content[_JSON] = _schema((route.answer, *route.other_answers), schemas)
     if route.streams:
         content[_EVENTS] = {"schema": {"type": "string"}}
     answers: Json = {"200": {"description": "Success"} | ({"content": content} if content else {})}
-    refused = {_JSON: {"schema": schemas[route.error]}}
+    refused = {_JSON: _schema((route.error, *route.other_error_replies), schemas)}
     for status in sorted(route.errors):
-        answers[str(status)] = {"description": HTTPStatus(status).phrase, "content": refused}
+        phrase = _PHRASES.get(status) or HTTPStatus(status).phrase
+        answers[str(status)] = {"description": phrase, "content": refused}
     return answers
+
+
+def _schema(types: Sequence[type], schemas: dict[type, Json]) -> Json:
+    """Return what is said of content that is of one of `types`."""
+    found = [schemas[each] for each in types]
+    return {"schema": found[0] if len(found) == 1 else {"anyOf": found}}
 
 
 def _path_parameters(route: Route) -> list[Json]:

@@ -29,8 +29,8 @@ from gateway.api.responses_replies import (
     ResponseStatus,
     ResponseUsage,
 )
-from gateway.errors import shown_message, verdict
 from gateway.http import event_frame
+from gateway.verdicts import shown_message, verdict
 from prefixcache.text import TokenBytes
 from prefixcache.types import (
     Delta,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Annotated
 
 import msgspec
@@ -11,14 +10,16 @@ from msgspec import Meta
 
 from gateway.api.bodies import decode_body
 from gateway.api.calls import check_count, check_vocabulary, prompt_of
+from gateway.api.exchange import read_work
 from gateway.api.openai_messages import as_templates_see
 from gateway.api.openai_models import Message, TokenNumber
 from gateway.api.openai_options import refuse_unbuilt
 from gateway.api.tool_use import JsonObject
 from gateway.errors import InvalidRequestError
-from gateway.http import SERVICE, json_response, read_body
-from gateway.routes import BODY_ERRORS, Route
+from gateway.http import json_response
+from gateway.routes import COUNT_ERRORS, Route
 from gateway.service import Served, Service
+from gateway.tenants import Tenant
 
 DIALECT = "vllm"
 
@@ -72,23 +73,17 @@ _DETOKENIZE_DECODER = msgspec.json.Decoder(DetokenizeBody)
 
 async def tokenize(request: web.Request) -> web.Response:
     """Answer with the tokens of a text or a conversation; nothing is generated or cached."""
-    service = request.app[SERVICE]
-    service.served()  # before the body is read
-    data = await read_body(request)
-    return json_response(await service.encode(partial(_tokenized, service, data)))
+    return json_response(await read_work(request, _tokenized))
 
 
 async def detokenize(request: web.Request) -> web.Response:
     """Answer with the text of some tokens, special ones included."""
-    service = request.app[SERVICE]
-    service.served()  # before the body is read
-    data = await read_body(request)
-    return json_response(await service.encode(partial(_detokenized, service, data)))
+    return json_response(await read_work(request, _detokenized))
 
 
-def _tokenized(service: Service, data: bytes) -> bytes:
+def _tokenized(service: Service, tenant: Tenant, data: bytes) -> bytes:
     body = decode_body(_TOKENIZE_DECODER, data, turn=service.decoding)
-    served = _served(service, body.model)
+    served = _served(service, tenant, body.model)
     refuse_unbuilt(body, _NEUTRAL)
     if (body.prompt is None) == (body.messages is None):
         raise InvalidRequestError("prompt: either it or messages is needed", "prompt")
@@ -129,16 +124,17 @@ def _chat_ids(body: TokenizeBody, service: Service, served: Served) -> list[int]
         )
 
 
-def _detokenized(service: Service, data: bytes) -> bytes:
+def _detokenized(service: Service, tenant: Tenant, data: bytes) -> bytes:
     body = decode_body(_DETOKENIZE_DECODER, data, turn=service.decoding)
-    served = _served(service, body.model)
+    served = _served(service, tenant, body.model)
     check_vocabulary("tokens", body.tokens, served)
     text = served.encoder.tokenizer.decode(body.tokens, skip_special_tokens=False)
     return msgspec.json.encode(DetokenizeReply(prompt=text))
 
 
-def _served(service: Service, model: str | None) -> Served:
-    return service.served() if model is None else service.served_as(model)
+def _served(service: Service, tenant: Tenant, model: str | None) -> Served:
+    served = service.served()
+    return service.served_as(served.name if model is None else model, tenant)
 
 
 TOKEN_ROUTES = (
@@ -150,7 +146,7 @@ TOKEN_ROUTES = (
         dialect=DIALECT,
         body=TokenizeBody,
         answer=TokenizeReply,
-        errors=(*BODY_ERRORS, 404, 503),
+        errors=COUNT_ERRORS,
     ),
     Route(
         method=hdrs.METH_POST,
@@ -160,6 +156,6 @@ TOKEN_ROUTES = (
         dialect=DIALECT,
         body=DetokenizeBody,
         answer=DetokenizeReply,
-        errors=(*BODY_ERRORS, 404, 503),
+        errors=COUNT_ERRORS,
     ),
 )

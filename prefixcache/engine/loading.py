@@ -98,10 +98,10 @@ def prepare_model(
             weights cannot be had in the form that is wanted.
     """
     paged = PagedModel(model)
+    _refuse_variance(paged, config, keeps_modules=keeps_modules)
     layout = paged.layout(config.block_size_tokens)
     pools = _pools(model, layout, config, paged.device)
     store = KVStore(layout, pools, paged.device)
-    _refuse_variance(paged, config, keeps_modules=keeps_modules)
     kind = None if keeps_modules else _pack(paged, store, config, report)
     check_model(paged, store, weights=kind)
     if paged.is_invariant:

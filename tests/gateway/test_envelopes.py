@@ -15,8 +15,8 @@ from gateway.errors import (
     InvalidRequestError,
     ModelNotFoundError,
     OverloadedError,
-    verdict,
 )
+from gateway.verdicts import verdict
 from prefixcache.types import FailureKind
 from tests.support.gateways import Gateway
 

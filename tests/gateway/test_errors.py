@@ -19,9 +19,8 @@ from gateway.errors import (
     GenerationFailedError,
     InvalidRequestError,
     NotReadyError,
-    envelope,
-    verdict,
 )
+from gateway.verdicts import envelope, verdict
 from prefixcache.errors import TemplateError
 from prefixcache.types import FailureKind
 

@@ -370,7 +370,7 @@ async def test_what_is_marked_is_retained(
     """The engine is asked to keep the marked prefix, in whole blocks, for its time."""
     write_chat_tokenizer(tmp_path)
     backend = ScriptedBackend(tmp_path, [["a", FinishReason.STOP]])
-    backend.max_model_tokens = 2000
+    backend.max_model_tokens, backend.written_tokens = 2000, 2000
     system = [{"type": "text", "text": "hello world " * 10, "cache_control": asked}]
     async with running_gateway(backend) as gateway:
         _, reply = await gateway.post(MESSAGES, BODY | {"system": system})

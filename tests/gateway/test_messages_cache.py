@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from gateway.backends.echo import EchoBackend
+from prefixcache.types import FinishReason
 from tests.support.anthropics import (
     BODY,
     COUNT,
@@ -23,6 +24,7 @@ from tests.support.anthropics import (
 )
 from tests.support.bodies import CHAT
 from tests.support.gateways import MODEL, Gateway, running_gateway
+from tests.support.scripted import ScriptedBackend
 from tests.support.tokenizers import write_chat_tokenizer
 
 BILLING = "x-anthropic-billing-header: cc_version=9.9.9; cch={};"
@@ -284,3 +286,21 @@ async def test_the_vendors_order_on_the_handed_bodies(chat: Gateway) -> None:
     )
     found = [(await chat.post(MESSAGES, body))[0] for body in bodies]
     assert found == [400, 200, 400, 200]
+
+
+@pytest.mark.parametrize("n_written", [0, 16, 48, 64, 5000])
+async def test_no_more_is_claimed_than_was_written(tmp_path: Path, n_written: int) -> None:
+    """Creation is what was asked to be kept and is there, the longer time's first."""
+    write_chat_tokenizer(tmp_path)
+    backend = ScriptedBackend(tmp_path, [["a", FinishReason.STOP]] * 2)
+    backend.max_model_tokens, backend.written_tokens = 2000, n_written
+    body = BODY | {"system": [text(LONG, HOUR)], "messages": user(text(LONG, EPHEMERAL))}
+    async with running_gateway(backend) as gateway:
+        usage = await usage_of(gateway, **body)
+        found = await events(gateway, body)
+    assert found[-2][1]["usage"] == usage
+    n_long, n_short = sorted(kept.n_tokens for kept in backend.requests[0].retain)
+    created = usage["cache_creation"]
+    assert created["ephemeral_1h_input_tokens"] == min(n_long, n_written)
+    assert usage["cache_creation_input_tokens"] == sum(created.values()) == min(n_short, n_written)
+    assert total(usage) == total(found[0][1]["message"]["usage"])

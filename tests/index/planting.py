@@ -31,7 +31,8 @@ def copy_index(target: Path) -> None:
     """Copy the index, what it imports and its tests to `target`."""
     for part in PARTS:
         shutil.copytree(ROOT / part, target / part)
-    for source in [*ROOT.glob("prefixcache/*.py"), ROOT / "tests/__init__.py"]:
+    shared = (ROOT / "tests" / name for name in ("__init__.py", "conftest.py"))
+    for source in [*ROOT.glob("prefixcache/*.py"), *shared]:
         shutil.copy2(source, target / source.relative_to(ROOT))
     (target / "pytest.ini").write_text("[pytest]\nmarkers = slow\n", encoding="utf-8")
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -13,6 +17,8 @@ from tests.index.planting import Fault, copy_index, plant, run_tests
 
 PASSED, FAILED = 0, 1  # pytest's exit codes; anything else is no verdict
 
+Done = subprocess.CompletedProcess[str]
+
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
@@ -20,7 +26,28 @@ def copy(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def assert_caught(done: subprocess.CompletedProcess[str], fault: Fault) -> None:
+@pytest.fixture(scope="module")
+def runs(request: pytest.FixtureRequest) -> Iterator[dict[str, Future[Done]]]:
+    """The runs of the faults that were chosen, by name: one for each processor at a time."""
+    chosen = [item for item in request.session.items if isinstance(item, pytest.Function)]
+    faults = [
+        item.callspec.params["fault"]
+        for item in chosen
+        if item.originalname == test_a_planted_fault_is_caught.__name__
+    ]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        yield {fault.name: pool.submit(run_planted, fault) for fault in faults}
+        pool.shutdown(cancel_futures=True)
+
+
+def run_planted(fault: Fault) -> Done:
+    with TemporaryDirectory() as folder:
+        copy_index(Path(folder))
+        plant(fault, Path(folder))
+        return run_tests(Path(folder), fault.tests)
+
+
+def assert_caught(done: Done, fault: Fault) -> None:
     """Fail unless a test failed, rather than a collection, an import or a fixture."""
     told = "FAILED tests/index" in done.stdout and "ERROR tests/index" not in done.stdout
     assert done.returncode == FAILED and told, (  # noqa: PT018
@@ -29,10 +56,9 @@ def assert_caught(done: subprocess.CompletedProcess[str], fault: Fault) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: str(fault.name))
-def test_a_planted_fault_is_caught(fault: Fault, copy: Path) -> None:
+def test_a_planted_fault_is_caught(fault: Fault, runs: dict[str, Future[Done]]) -> None:
     """The tests that it names do not pass."""
-    plant(fault, copy)
-    assert_caught(run_tests(copy, fault.tests), fault)
+    assert_caught(runs[fault.name].result(), fault)
 
 
 def test_without_a_fault_the_same_tests_pass(copy: Path) -> None:

@@ -34,6 +34,7 @@ class ScriptedBackend:
         self.n_open = 0
         self.is_ready = True
         self.max_model_tokens = 100
+        self.written_tokens = 0  # what each answer says that it left in the cache
 
     async def start(self) -> ModelInfo:
         return ModelInfo(
@@ -56,7 +57,7 @@ class ScriptedBackend:
         self.requests.append(request)
         self.n_open += 1
         try:
-            async for event in _play(request, script):
+            async for event in _play(request, script, self.written_tokens):
                 yield event
         finally:
             self.n_open -= 1
@@ -68,7 +69,7 @@ class ScriptedBackend:
         self.is_ready = False
 
 
-async def _play(request: GenerationRequest, script: Script) -> AsyncIterator[Event]:
+async def _play(request: GenerationRequest, script: Script, n_written: int) -> AsyncIterator[Event]:
     request_id, n_prompt = request.request_id, len(request.token_ids) // 4
     if script and isinstance(script[0], FailureKind):
         yield Failed(request_id, script[0], "as the script says")
@@ -78,7 +79,7 @@ async def _play(request: GenerationRequest, script: Script) -> AsyncIterator[Eve
         await asyncio.sleep(0)
         match line:
             case FinishReason():
-                yield Finished(request_id, line, Usage(n_prompt, 0, n_before))
+                yield Finished(request_id, line, Usage(n_prompt, 0, n_before, n_written))
             case FailureKind():
                 yield Failed(request_id, line, "as the script says")
             case str():

@@ -30,7 +30,7 @@ _LEAST_REMEMBERED = 4096  # prefixes, listed ones included
 _REMEMBERED_PER_LISTED = 8
 _LEAST_USES = 256  # between two times that worths are worked out
 _REMEMBERED_PER_USE = 32
-_LEAST_RETURNS = 300  # before anything is judged by its kind
+_LEAST_RETURNS = 800  # before anything is judged by its kind
 
 
 class LearnedPolicy:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from heapq import heappop, heappush
-from math import inf
+from math import inf, nextafter
 
 from prefixcache.index.entry import Entry
 from prefixcache.index.policies.ages import N_AGES, UNTIL_SECONDS, age_of
@@ -83,7 +83,7 @@ class Shelves:
     def rank(self, worths: Sequence[Sequence[float]]) -> None:
         """Order the lists by the worth of their kind and age. Cost: all lists."""
         flat = [worth for by_age in worths for worth in by_age]
-        self._ranked.sort(key=flat.__getitem__)
+        self._ranked = sorted(range(len(flat)), key=flat.__getitem__)
         for rank, shelf in enumerate(self._ranked):
             self._rank[shelf] = rank
         self._keeps_older = [
@@ -102,12 +102,12 @@ class Shelves:
         """Take what is too old from a list to where it belongs."""
         self._next_move[shelf] = inf
         kind, age = divmod(shelf, N_AGES)
-        entries, until = self._lists[shelf], UNTIL_SECONDS[age]
-        while (entry := entries.oldest) is not None and entry.last_used + until <= now:
+        entries = self._lists[shelf]
+        while (entry := entries.oldest) is not None and age_of(now - entry.last_used) > age:
             self.take(entry)
             self.put(entry, kind, now)
-        if entry is not None:
-            self._plan(shelf, entry.last_used + until)
+        if entry is not None:  # sums are rounded: without a moment's pause this might never end
+            self._plan(shelf, max(entry.last_used + UNTIL_SECONDS[age], nextafter(now, inf)))
 
 
 def _insert(entries: EntryList, entry: Entry, *, from_newest: bool) -> None:
