@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 
 from gateway.client.live import Answered, Outcome
 from gateway.client.live_server import ServerCache
+from gateway.client.load import quantile
 from gateway.tables import as_columns, count_text
 from prefixcache.traces import TraceRequest
 
@@ -201,10 +202,7 @@ def _percentiles(values: Sequence[float]) -> dict[str, float] | None:
     if not values:
         return None
     ordered = sorted(values)
-    shares = {f"p{percent}": percent for percent in PERCENTILES}
-    found = {
-        name: ordered[-(-percent * len(ordered) // 100) - 1] for name, percent in shares.items()
-    }
+    found = {f"p{percent}": quantile(ordered, percent / 100) for percent in PERCENTILES}
     return {name: round(value, 5) for name, value in {**found, "most": ordered[-1]}.items()}
 
 

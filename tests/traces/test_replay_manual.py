@@ -55,6 +55,15 @@ def test_rates_by_each_definition_are_the_committed_ones() -> None:
     assert shown == [f"{rates[name]:.4f}".lstrip("0") for name in names]
 
 
+def test_figures_of_the_live_replay_are_the_committed_ones() -> None:
+    """What was cached, what was foretold, and that no request differed."""
+    result = json.loads((ROOT / "examples/results/replay_live.json").read_text(encoding="utf-8"))
+    cached = result["cached"]
+    assert f"{cached['server_tokens']:,} of {cached['prompt_tokens']:,} prompt tokens" in PAGE
+    assert cached["equal"] == cached["requests"] == result["rows"]["sent"]
+    assert cached["server_tokens"] == cached["predicted_tokens"]
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server without a model, to send traces to."""
