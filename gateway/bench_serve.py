@@ -201,12 +201,13 @@ def _addresses(
     if unknown:
         raise click.BadParameter(f"--pid names {unknown[0]!r}, which no --url does")
     return tuple(
-        Address(name, _base(url), _pid(pids[name]) if name in pids else None)
+        Address(name, read_base(url), _pid(pids[name]) if name in pids else None)
         for name, url in found.items()
     )
 
 
-def _base(url: str) -> str:
+def read_base(url: str) -> str:
+    """Return a server's address without /v1. Raises click.BadParameter for what is none."""
     try:
         parts = urlsplit(url)
         is_url = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0

@@ -105,6 +105,7 @@ def read_adapters(
     cls=LazyGroup,
     later={
         "bench": "gateway.bench:bench",
+        "generate": "gateway.generate:generate",
         "invalidate": "gateway.cli_cache:invalidate",
         "plan": "gateway.plan:plan",
         "prompts": "gateway.cli_prompts:prompts",

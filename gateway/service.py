@@ -184,6 +184,7 @@ class Service:
         if any(adapter.name == name for adapter in info.adapters):
             raise BadModelError(f"the model and an adapter are both called {name!r}")
         await self._set_first_quotas()
+        self.metrics.block_tokens.set(info.block_size_tokens)
         token_bytes = TokenBytes(encoder.tokenizer)
         self._served = Served(name, info, encoder, token_bytes, since=int(self.wall_clock()))
         await self.prompts.start()
