@@ -22,6 +22,7 @@ from gateway.lazy import LazyGroup
 from gateway.metrics import Metrics
 from gateway.prompts_db import FILE_NAME as PROMPTS_FILE_NAME
 from gateway.prompts_db import PromptsDb, PromptsFileError
+from gateway.request_log import LogFormat, formatter_of
 from gateway.server import StopSignals, serve
 from gateway.settings import Sources
 from gateway.state_files import state_path
@@ -180,6 +181,17 @@ def commands() -> None:
     help="How long running requests may go on after SIGTERM.  [default: 30]",
 )
 @click.option(
+    "--record",
+    "record_file",
+    metavar="FILE",
+    help="Record which prefixes came when, as salted digests, for `prefixcache replay FILE`.",
+)
+@click.option(
+    "--log-format",
+    type=click.Choice(get_args(LogFormat)),
+    help="json: one object a line.  [default: text]",
+)
+@click.option(
     "--log-level", type=click.Choice(_LEVELS), default="info", show_default=True, help="Of the log."
 )
 @click.option("--until-stdin-ends", is_flag=True, hidden=True, help="Stop with our parent.")
@@ -202,11 +214,9 @@ def serve_command(
     """
     sources = _sources(config_file, flags)
     settings = sources.read()
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=log_level.upper(),
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(formatter_of(settings.server.log_format))
+    logging.basicConfig(handlers=[handler], level=log_level.upper())
     serving = Serving(
         settings,
         BackendFactory(backend, settings, echo_seconds, echo_tokens),

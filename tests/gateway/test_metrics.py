@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import re
 from pathlib import Path
@@ -12,6 +13,7 @@ from tests.support.gateways import MODEL, echo_backend, running_gateway
 
 TEXT = "/v1/completions"
 ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
 
 
 async def test_a_fresh_server_shows_zeros(tmp_path: Path) -> None:
@@ -73,3 +75,36 @@ async def test_metrics_that_the_manual_names_are_exposed(tmp_path: Path) -> None
         samples = [sample for sample in counters if sample.partition("{")[0] == name]
         assert samples, name
         assert set(re.findall(r'(\w+)="', samples[0])) >= set(filter(None, labels.split(","))), name
+
+
+def dashboard_queries() -> list[str]:
+    """Every query of the Grafana dashboard."""
+    page = json.loads((EXAMPLES / "grafana.json").read_text(encoding="utf-8"))
+    return [target["expr"] for panel in page["panels"] for target in panel["targets"]]
+
+
+async def test_the_grafana_dashboard_asks_for_what_there_is(tmp_path: Path) -> None:
+    """Each name in a query is exposed, with the labels that it groups by."""
+    async with running_gateway(echo_backend(tmp_path)) as gateway:
+        for _ in range(2):
+            await gateway.post(TEXT, {"model": MODEL, "prompt": "one two three"})
+        samples = await gateway.counters()
+    names = {name.partition("{")[0] for name in samples}
+    labels = {label for name in samples for label in re.findall(r'(\w+)="', name)}
+    queries = dashboard_queries()
+    assert len(queries) > 15
+    for query in queries:
+        asked = set(re.findall(r"prefixcache_\w+", query))
+        assert asked
+        assert asked <= names, query
+        for group in re.findall(r"by \(([^)]*)\)", query):
+            assert set(group.split(", ")) <= labels, query
+
+
+async def test_every_metric_is_on_the_grafana_dashboard(tmp_path: Path) -> None:
+    """What is exposed can be seen."""
+    async with running_gateway(echo_backend(tmp_path)) as gateway:
+        samples = await gateway.counters()
+    shown = set(re.findall(r"prefixcache_\w+", " ".join(dashboard_queries())))
+    names = {name.partition("{")[0] for name in samples if "_created" not in name}
+    assert {re.sub(r"_(count|sum)$", "_bucket", name) for name in names} <= shown
