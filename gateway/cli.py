@@ -18,7 +18,7 @@ from gateway.backends.echo import EchoBackend
 from gateway.backends.local import LocalBackend
 from gateway.config import GatewayConfig, Settings, parse_bytes
 from gateway.errors import BadModelError, GatewayError
-from gateway.lazy import LazyGroup
+from gateway.lazy import Later, LazyGroup
 from gateway.metrics import Metrics
 from gateway.prompts_db import FILE_NAME as PROMPTS_FILE_NAME
 from gateway.prompts_db import PromptsDb, PromptsFileError
@@ -105,15 +105,25 @@ def read_adapters(
 @click.group(
     cls=LazyGroup,
     later={
-        "bench": "gateway.bench:bench",
-        "generate": "gateway.generate:generate",
-        "invalidate": "gateway.cli_cache:invalidate",
-        "plan": "gateway.plan:plan",
-        "prompts": "gateway.cli_prompts:prompts",
-        "replay": "gateway.replay:replay_command",
-        "tenants": "gateway.cli_tenants:tenants",
-        "tree": "gateway.cli_cache:tree",
-        "usage": "gateway.cli_usage:usage",
+        "bench": Later(
+            "gateway.bench:bench", "Measure our own parts on this machine, and servers."
+        ),
+        "generate": Later("gateway.generate:generate", "Make up workloads, as traces to replay."),
+        "invalidate": Later(
+            "gateway.cli_cache:invalidate", "Make what a server has cached unmatchable."
+        ),
+        "plan": Later("gateway.plan:plan", "Tell what a model's KV needs and what fits where."),
+        "prompts": Later(
+            "gateway.cli_prompts:prompts", "Show, publish or retire prompts of a server."
+        ),
+        "replay": Later(
+            "gateway.replay:replay_command", "Replay request traces and report hit rates."
+        ),
+        "tenants": Later(
+            "gateway.cli_tenants:tenants", "Show a server's tenants, or make a key for one."
+        ),
+        "tree": Later("gateway.cli_cache:tree", "Show a server's trees of cached prefixes."),
+        "usage": Later("gateway.cli_usage:usage", "Show what tenants have used, by day and model."),
     },
     epilog="Example: prefixcache serve --port 8000",
 )
