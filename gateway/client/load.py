@@ -69,11 +69,12 @@ class Exchange(asyncio.Protocol):
 
     @classmethod
     async def open(cls, url: str) -> Exchange:
-        """Return a connection to the server at `url`. Raises OSError."""
+        """Return a connection to the server at `url`. Raises OSError, and BenchError: no host."""
         parts = urlsplit(url)
+        if parts.hostname is None:
+            raise BenchError(f"{url} names no host; write http://HOST:PORT")
         loop = asyncio.get_running_loop()
-        host, port = parts.hostname or "", parts.port or 80
-        _, exchange = await loop.create_connection(cls, host, port)
+        _, exchange = await loop.create_connection(cls, parts.hostname, parts.port or 80)
         return exchange
 
     async def ask(self, request: bytes) -> bytes:
@@ -173,7 +174,7 @@ async def load(url: str, request: bytes, *, at_once: int, seconds: float) -> Loa
     Where fewer than `at_once` have ended by then, those that run are waited for, and count.
 
     Raises:
-        BenchError: an answer was refused or broke off.
+        BenchError: `url` names no host, or an answer was refused or broke off.
     """
     exchanges = await asyncio.gather(*(Exchange.open(url) for _ in range(at_once)))
     answers: list[tuple[float, float]] = []  # when each ended, and what it took
