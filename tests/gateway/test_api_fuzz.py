@@ -72,7 +72,8 @@ async def test_every_body_is_answered_as_described(gateway: Gateway, route: Any)
             assert reply.content_type in documented["content"], (body, said)
             check_content(route, reply, said)
             found.add(reply.status)
-    assert {200, 400} <= found
+    assert 400 in found
+    assert found & {200, 501}
 
 
 @pytest.mark.parametrize("route", WITHOUT, ids=name_of)
