@@ -16,8 +16,10 @@ from gateway.api.models import MODEL_ROUTES
 from gateway.api.openai import OPENAI_ROUTES, add_openai_headers
 from gateway.api.openapi import DESCRIPTION, DESCRIPTION_ROUTE, ApiDescription
 from gateway.api.operations import OPERATIONS_ROUTES
+from gateway.api.prompts import PROMPT_ROUTES
 from gateway.api.responses import KEPT_RESPONSES
 from gateway.api.responses_kept import KeptResponse, KeptResponses
+from gateway.api.steering import STEERING_ROUTES
 from gateway.api.tokens import TOKEN_ROUTES
 from gateway.cached_contents import CachedContents
 from gateway.fingerprints import Fingerprints
@@ -38,7 +40,9 @@ ROUTES = (
     *GEMINI_ROUTES,
     *CACHE_ROUTES,
     *TOKEN_ROUTES,
+    *PROMPT_ROUTES,
     *ADMIN_ROUTES,
+    *STEERING_ROUTES,
     *OPERATIONS_ROUTES,
     *DASHBOARD_ROUTES,
     DESCRIPTION_ROUTE,

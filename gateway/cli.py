@@ -18,11 +18,14 @@ from gateway.backends.echo import EchoBackend
 from gateway.backends.local import LocalBackend
 from gateway.config import GatewayConfig, Settings, parse_bytes
 from gateway.errors import BadModelError, GatewayError
-from gateway.lazy import LazyGroup
+from gateway.lazy import Later, LazyGroup
 from gateway.metrics import Metrics
+from gateway.prompts_db import FILE_NAME as PROMPTS_FILE_NAME
+from gateway.prompts_db import PromptsDb, PromptsFileError
 from gateway.request_log import LogFormat, formatter_of
 from gateway.server import StopSignals, serve
 from gateway.settings import Sources
+from gateway.state_files import state_path
 from gateway.usage_db import UsageDb, UsageFileError, state_file
 from prefixcache.config import DType, EngineConfig, PolicyName, SpeculationName, WeightsName
 from prefixcache.errors import ConfigError, ModelError, PrefixCacheError, TraceError
@@ -40,12 +43,18 @@ class BackendFactory:
 
     kind: str
     settings: Settings
+    echo_seconds: float = 0.0  # of a token, when it only echoes
+    echo_tokens: int = 2048  # that a prompt and its echo may have
 
     def __call__(self, metrics: Metrics) -> Backend:
         """Return the backend, not started."""
         server, engine = self.settings.server, self.settings.engine
         if self.kind == "echo":
-            return EchoBackend(Path(engine.model or "."))
+            return EchoBackend(
+                Path(engine.model or "."),
+                max_model_tokens=self.echo_tokens,
+                seconds_per_token=self.echo_seconds,
+            )
         return LocalBackend(
             engine,
             silence_seconds=server.worker_start_seconds,
@@ -64,6 +73,7 @@ class Serving:
     settings: Settings
     make_backend: BackendFactory
     usage_db: UsageDb
+    prompts_db: PromptsDb
     read_again: Callable[[], Settings] | None  # None: there is no file that could have changed
 
 
@@ -95,11 +105,25 @@ def read_adapters(
 @click.group(
     cls=LazyGroup,
     later={
-        "bench": "gateway.bench:bench",
-        "plan": "gateway.plan:plan",
-        "replay": "gateway.replay:replay_command",
-        "tenants": "gateway.cli_tenants:tenants",
-        "usage": "gateway.cli_usage:usage",
+        "bench": Later(
+            "gateway.bench:bench", "Measure our own parts on this machine, and servers."
+        ),
+        "generate": Later("gateway.generate:generate", "Make up workloads, as traces to replay."),
+        "invalidate": Later(
+            "gateway.cli_cache:invalidate", "Make what a server has cached unmatchable."
+        ),
+        "plan": Later("gateway.plan:plan", "Tell what a model's KV needs and what fits where."),
+        "prompts": Later(
+            "gateway.cli_prompts:prompts", "Show, publish or retire prompts of a server."
+        ),
+        "replay": Later(
+            "gateway.replay:replay_command", "Replay request traces and report hit rates."
+        ),
+        "tenants": Later(
+            "gateway.cli_tenants:tenants", "Show a server's tenants, or make a key for one."
+        ),
+        "tree": Later("gateway.cli_cache:tree", "Show a server's trees of cached prefixes."),
+        "usage": Later("gateway.cli_usage:usage", "Show what tenants have used, by day and model."),
     },
     epilog="Example: prefixcache serve --port 8000",
 )
@@ -182,11 +206,15 @@ def commands() -> None:
 )
 @click.option("--until-stdin-ends", is_flag=True, hidden=True, help="Stop with our parent.")
 @click.option("--backend", type=click.Choice(("local", "echo")), default="local", hidden=True)
+@click.option("--echo-seconds", type=click.FloatRange(min=0), default=0.0, hidden=True)
+@click.option("--echo-tokens", type=click.IntRange(min=2), default=2048, hidden=True)
 def serve_command(
     *,
     config_file: Path | None,
     log_level: str,
     backend: str,
+    echo_seconds: float,
+    echo_tokens: int,
     until_stdin_ends: bool,
     **flags: object,
 ) -> None:
@@ -201,8 +229,9 @@ def serve_command(
     logging.basicConfig(handlers=[handler], level=log_level.upper())
     serving = Serving(
         settings,
-        BackendFactory(backend, settings),
+        BackendFactory(backend, settings, echo_seconds, echo_tokens),
         _usage_db(settings),
+        _prompts_db(settings),
         None if config_file is None else sources.read,
     )
     _leave(asyncio.run(_serve(serving, follows_stdin=until_stdin_ends)))
@@ -236,6 +265,7 @@ async def _serve(serving: Serving, *, follows_stdin: bool) -> int:
         announce=_announce,
         signals=signals,
         usage_db=serving.usage_db,
+        prompts_db=serving.prompts_db,
         read_again=serving.read_again,
     )
 
@@ -283,6 +313,21 @@ def _usage_db(settings: Settings) -> UsageDb:
             raise ConfigError("usage_db", place, str(error)) from error
         _log.warning("accounts of usage are kept in memory alone: %s", error)
         return UsageDb.open(None)
+
+
+def _prompts_db(settings: Settings) -> PromptsDb:
+    """Open what was published before. Raises ConfigError: the file that is set cannot be used."""
+    place = settings.server.prompts_db
+    if place == "off":
+        return PromptsDb.open(None)
+    try:
+        is_auto = place == "auto"
+        return PromptsDb.open(state_path(os.environ, PROMPTS_FILE_NAME) if is_auto else Path(place))
+    except PromptsFileError as error:
+        if not is_auto:
+            raise ConfigError("prompts_db", place, str(error)) from error
+        _log.warning("published prompts are kept in memory alone: %s", error)
+        return PromptsDb.open(None)
 
 
 def _leave(code: int) -> NoReturn:

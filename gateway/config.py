@@ -42,6 +42,7 @@ _AT_LEAST_ZERO = (
     "max_stop",
     "max_stop_token_ids",
     "max_cached_contents",
+    "max_published_prompts",
     "max_logit_bias",
     "max_encoding_requests",
     "max_tenant_labels",
@@ -100,6 +101,9 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     encode_threads: int = 2  # for bodies, templates and tokenizing
     max_encoding_requests: int = 64  # that wait for such a thread
     usage_db: str = "auto"  # a file; auto: in the state directory; off: in memory alone
+    prompts_db: str = "auto"  # the same for published prompts
+    max_published_prompts: int = 256  # names
+    adapter_folders: tuple[str, ...] = ()  # adapters in these can be loaded by the admin's routes
     log_format: LogFormat = "text"  # json: an object a line
     otlp_endpoint: str | None = None  # a collector's URL for traces; None: nothing is traced
     record_file: str | None = None  # what requests came, for replays; None: nothing is recorded
@@ -123,8 +127,9 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             raise ConfigError("port", self.port, "must be from 0 to 65535")
         if self.served_model_name == "":
             raise ConfigError("served_model_name", "", "must not be empty")
-        if not self.usage_db:
-            raise ConfigError("usage_db", "", "must be a file, auto or off")
+        for setting in ("usage_db", "prompts_db"):
+            if not getattr(self, setting):
+                raise ConfigError(setting, "", "must be a file, auto or off")
         if (self.tls_certificate is None) != (self.tls_key is None):
             missing = "tls_key" if self.tls_key is None else "tls_certificate"
             raise ConfigError(missing, None, "tls_certificate and tls_key go together")

@@ -297,6 +297,68 @@ class ChangeRefusedError(GatewayError):
     """The worker cannot load, unload or reload what it was asked to; all is as it was."""
 
 
+class PromptNotFoundError(GatewayError):
+    """No such prompt is published, or not to this tenant; which of the two is not told."""
+
+    param = "prompt"
+
+    def __init__(self, name: str, version: int | None = None) -> None:
+        super().__init__(name, version)
+        self.name, self.version = name, version
+
+    def __str__(self) -> str:
+        version = "" if self.version is None else f" with a version {self.version}"
+        return f"there is no published prompt {self.name[:_SHOWN_CHARACTERS]!r}{version}"
+
+
+class RetiredVersionError(GatewayError):
+    """The version of a published prompt is retired; another may be current."""
+
+    param = "prompt"
+
+    def __init__(self, name: str, version: int, current: int | None) -> None:
+        super().__init__(name, version, current)
+        self.name, self.version, self.current = name, version, current
+
+    def __str__(self) -> str:
+        current = "none is" if self.current is None else f"version {self.current} is"
+        return f"version {self.version} of the prompt {self.name!r} is retired; {current} current"
+
+
+class PromptConflictError(GatewayError):
+    """A version is to be published that is not above the last one of its name."""
+
+    param = "version"
+
+    def __init__(self, name: str, version: int, last: int) -> None:
+        super().__init__(name, version, last)
+        self.name, self.version, self.last = name, version, last
+
+    def __str__(self) -> str:
+        return (
+            f"version {self.version} of {self.name!r} cannot be published: {self.last} was, and"
+            " versions only go up. Take a higher one, or leave it out."
+        )
+
+
+class UnknownTenantError(GatewayError):
+    """No tenant of that name is configured, and nothing is cached for one."""
+
+    param = "name"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+    def __str__(self) -> str:
+        shown = self.name[:_SHOWN_CHARACTERS]
+        return f"no tenant {shown!r} is configured, and nothing is cached for one"
+
+
+class NotSupportedError(GatewayError):
+    """The backend that serves here cannot do this at all; nothing was done."""
+
+
 class SlowClientError(GatewayError):
     """The client did not take what it was sent in time, so its connection is cut."""
 

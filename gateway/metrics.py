@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
@@ -64,6 +64,9 @@ class Metrics:
             "prefixcache_client_closed",
             "Requests whose client left, or did not read, before the answer was complete",
             registry=self._registry,
+        )
+        self.block_tokens = Gauge(
+            "prefixcache_block_tokens", "Tokens of a KV block", registry=self._registry
         )
         self.worker_restarts = Counter(
             "prefixcache_worker_restarts",

@@ -33,11 +33,22 @@ class Reloader:
     """Takes up tenants, keys and limits from the configuration as it is now."""
 
     def __init__(
-        self, tenancy: Tenancy, read: Callable[[], Settings] | None, set_quotas: SetQuotas
+        self,
+        tenancy: Tenancy,
+        read: Callable[[], Settings] | None,
+        set_quotas: SetQuotas,
+        follow_limits: Callable[[], Awaitable[None]],
     ) -> None:
+        """Make it.
+
+        Args:
+            read: gives the configuration; None: it cannot have changed.
+            follow_limits: called when tenants have changed, to take back what some had.
+        """
         self._tenancy = tenancy
         self._read = read
         self._set_quotas = set_quotas
+        self._follow_limits = follow_limits
         self._turn = asyncio.Lock()
 
     async def reload(self) -> Reloaded:
@@ -76,6 +87,7 @@ class Reloader:
         if quotas != tenancy.roster.quotas:
             await self._set_quotas(quotas)
         tenancy.use(fresh)
+        await self._follow_limits()
         return Reloaded(tuple(tenancy.roster.tenants), tuple(changed_settings(running, read)))
 
 

@@ -22,6 +22,7 @@ from gateway.errors import GatewayError, StartError
 from gateway.hosts import is_loopback
 from gateway.ids import RandomIds
 from gateway.metrics import Metrics
+from gateway.prompts_db import PromptsDb
 from gateway.protocol import Connection
 from gateway.service import Service
 from gateway.tenancy import Tenancy
@@ -82,6 +83,7 @@ async def serve(
     announce: Callable[[str], None],
     signals: StopSignals,
     usage_db: UsageDb | None = None,
+    prompts_db: PromptsDb | None = None,
     read_again: Callable[[], Settings] | None = None,
 ) -> int:
     """Serve until told to stop; return the exit code.
@@ -90,6 +92,7 @@ async def serve(
         announce: called once with the server's URL, when it answers with the model loaded; before
             that, all but /health and /metrics answer 503.
         usage_db: where the tenants' accounts are kept; None: in memory. Closed in the end.
+        prompts_db: the same for published prompts.
         read_again: gives the settings as they are configured now, for a reload on SIGHUP; None:
             a SIGHUP is what it always was.
 
@@ -108,6 +111,7 @@ async def serve(
         clock=time.perf_counter,
         wall_clock=time.time,
         tenancy=tenancy,
+        prompts_db=prompts_db,
         read_settings=read_again,
         tracer=tracer_for(config.otlp_endpoint),
     )

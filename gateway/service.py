@@ -13,7 +13,7 @@ from threading import Lock
 from typing import TypeVar
 
 from gateway.admission import Admission
-from gateway.backends.base import Backend, Control
+from gateway.backends.base import Backend, Control, Reloadable
 from gateway.config import GatewayConfig, Settings
 from gateway.encoding import EncodePool
 from gateway.errors import (
@@ -24,6 +24,7 @@ from gateway.errors import (
     ModelNotFoundError,
     ModelRefusedError,
     NotReadyError,
+    NotSupportedError,
     StartError,
 )
 from gateway.late import with_late_ones
@@ -32,6 +33,10 @@ from gateway.memory import TenantMemory
 from gateway.merge import NumberedEvent, merged
 from gateway.metrics import Metrics, Pace
 from gateway.own_answers import OwnAnswers, Recorder, Scope, ScopedHistory
+from gateway.prompt_tokens import shared_tokens
+from gateway.prompts import Prompts
+from gateway.prompts_db import PromptsDb
+from gateway.published import PublishedPrompt, audience_of
 from gateway.recording import Recording
 from gateway.reloading import Reloader
 from gateway.tenancy import Tenancy
@@ -110,6 +115,7 @@ class Service:
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
         tenancy: Tenancy | None = None,
+        prompts_db: PromptsDb | None = None,
         read_settings: Callable[[], Settings] | None = None,
         tracer: Tracer | None = None,
     ) -> None:
@@ -117,6 +123,7 @@ class Service:
 
         Args:
             tenancy: who may ask; None: everybody, with no limits and no accounts on disk.
+            prompts_db: where published prompts are remembered; None: in memory alone.
             read_settings: reads the configuration again; None: nothing can have changed.
             tracer: takes note of requests; None: nothing does. Closed in the end.
         """
@@ -134,7 +141,18 @@ class Service:
         self.tenancy = tenancy or Tenancy(
             Settings(server=config), metrics, UsageDb.open(None), clock=clock, wall_clock=wall_clock
         )
-        self.reloader = Reloader(self.tenancy, read_settings, self._set_quotas)
+        self.prompts = Prompts(
+            self.control,
+            prompts_db or PromptsDb.open(None),
+            encode=self._shared_tokens,
+            audience=lambda prompt: audience_of(prompt, self.tenancy.roster.tenants.values()),
+            wall_clock=wall_clock,
+            new_id=new_id,
+            max_names=config.max_published_prompts,
+        )
+        self.reloader = Reloader(
+            self.tenancy, read_settings, self._set_quotas, self.prompts.follow_limits
+        )
         self.tracer: Tracer = tracer or NoTracing()
         self._recording: Recording | None = None
         self._served: Served | None = None
@@ -179,8 +197,22 @@ class Service:
         if any(adapter.name == name for adapter in info.adapters):
             raise BadModelError(f"the model and an adapter are both called {name!r}")
         await self._set_first_quotas()
+        self.metrics.block_tokens.set(info.block_size_tokens)
         token_bytes = TokenBytes(encoder.tokenizer)
         self._served = Served(name, info, encoder, token_bytes, since=int(self.wall_clock()))
+        await self.prompts.start()
+
+    def control(self) -> Control:
+        """Return the backend's side that an operator steers. Raises NotSupportedError."""
+        if not isinstance(self._backend, Control):
+            raise NotSupportedError("this backend has no cache that could be steered")
+        return self._backend
+
+    def reloadable(self) -> Reloadable:
+        """Return the backend's side that changes its model. Raises NotSupportedError."""
+        if not isinstance(self._backend, Reloadable):
+            raise NotSupportedError("this backend cannot change its model while it serves")
+        return self._backend
 
     def served(self) -> Served:
         """Return the model, ready to be asked.
@@ -212,6 +244,7 @@ class Service:
         """Serve what a change of the backend's model has given: other adapters, other weights."""
         if self._served is not None:
             self._served = replace(self._served, info=info)
+            self.prompts.settle()
 
     async def encode(self, work: Callable[[], _T]) -> _T:
         """Return what `work` returns, called in a thread: all that a large body makes slow.
@@ -234,11 +267,11 @@ class Service:
         arrived = self.wall_clock()
         sources = [self._backend.generate(request) for request in call.requests]
         try:
-            async with merged(sources) as found, AsyncExitStack() as stack:
-                events: AsyncIterator[NumberedEvent] = found
+            async with merged(sources) as events, AsyncExitStack() as stack:
+                settled = events
                 if len(sources) > 1:
-                    events = await stack.enter_async_context(aclosing(with_late_ones(events)))
-                watched = self._watched(events, ledger, call)
+                    settled = await stack.enter_async_context(aclosing(with_late_ones(events)))
+                watched = self._watched(settled, ledger, call)
                 yield await stack.enter_async_context(aclosing(watched))
         finally:
             self._record(call, ledger, arrived)
@@ -264,6 +297,7 @@ class Service:
     async def close(self) -> None:
         """End what still runs and give everything back but the accounts, which that goes to."""
         self._is_draining = True
+        await self.prompts.close()
         await self._backend.close()
         self._encoding.close()
         if self._recording is not None:
@@ -300,6 +334,13 @@ class Service:
                 await self._set_quotas(quotas)
         except ChangeRefusedError as error:
             raise BadModelError(str(error)) from error
+
+    async def _shared_tokens(self, prompt: PublishedPrompt) -> bytes:
+        """Return the tokens that conversations with `prompt` begin with. Raises GatewayError."""
+        served, orders = self.served(), self.config.order_tool_keys
+        return await self.encode(
+            partial(shared_tokens, served.encoder, served.info, prompt, order_tool_keys=orders)
+        )
 
     async def _set_quotas(self, quotas: Mapping[str, TenantQuota]) -> None:
         """Raises ChangeRefusedError, NotReadyError."""

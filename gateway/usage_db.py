@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import sqlite3
 import threading
 from collections import Counter
@@ -14,13 +13,12 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from gateway.errors import GatewayError
+from gateway.state_files import BUSY_SECONDS, StateFile, state_path
 
 FLUSH_SECONDS = 1.0  # what ended longer ago than this survives a kill
 FILE_NAME = "usage.sqlite3"
 
 _log = logging.getLogger(__name__)
-_SCHEMA_VERSION = 1
-_BUSY_SECONDS = 5.0
 _SCHEMA = """
 CREATE TABLE usage (
     day TEXT NOT NULL,      -- of UTC, as 2026-12-31
@@ -44,6 +42,11 @@ ORDER BY day, tenant, model, counter
 
 class UsageFileError(GatewayError):
     """The file of the tenants' accounts cannot be used; the text says why."""
+
+
+_FILE = StateFile(
+    setting="usage_db", content="accounts", schema=_SCHEMA, version=1, error=UsageFileError
+)
 
 
 class AccountKey(NamedTuple):
@@ -80,7 +83,7 @@ class UsageDb:
         self._is_failing = False
 
     @classmethod
-    def open(cls, path: Path | None, *, busy_seconds: float = _BUSY_SECONDS) -> UsageDb:
+    def open(cls, path: Path | None, *, busy_seconds: float = BUSY_SECONDS) -> UsageDb:
         """Return the accounts in a file, made if need be, for its owner alone; None: in memory.
 
         `busy_seconds`: how long a write waits for another server that writes to it.
@@ -88,14 +91,8 @@ class UsageDb:
         Raises:
             UsageFileError: it cannot be made, read or written, or is some other file.
         """
-        if path is None:
-            return cls(_connect(":memory:", busy_seconds), "memory")
-        try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-        except OSError as error:
-            raise UsageFileError(f"{path}: {error.strerror}; set usage_db elsewhere") from error
-        return cls(_connect(str(path), busy_seconds), str(path))
+        connection = _FILE.open(path, busy_seconds=busy_seconds)
+        return cls(connection, "memory" if path is None else str(path))
 
     def start(self) -> None:
         """Begin to write what is added."""
@@ -163,7 +160,7 @@ def read_usage(path: Path, *, first_day: str, last_day: str, tenant: str | None)
     try:
         connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
         try:
-            _require_ours(connection, str(path))
+            _FILE.require_ours(connection, str(path))
             found = connection.execute(_READ, (first_day, last_day, tenant, tenant))
             return grouped(found.fetchall())
         finally:
@@ -182,34 +179,4 @@ def grouped(lines: Iterable[tuple[str, str, str, str, int]]) -> list[UsageRow]:
 
 def state_file(env: Mapping[str, str]) -> Path:
     """Return where accounts are kept if nothing else is set: in the user's state directory."""
-    state = env.get("XDG_STATE_HOME", "")
-    home = Path(env.get("HOME") or "~").expanduser()
-    folder = Path(state) if Path(state).is_absolute() else home / ".local" / "state"
-    return folder / "prefixcache" / FILE_NAME
-
-
-def _connect(name: str, busy_seconds: float) -> sqlite3.Connection:
-    """Return a connection for any thread, one at a time, with our table in it."""
-    try:
-        connection = sqlite3.connect(name, timeout=busy_seconds, check_same_thread=False)
-        try:
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("PRAGMA synchronous = NORMAL")
-            with connection:  # other servers may do the same at this moment
-                connection.execute("BEGIN IMMEDIATE")
-                if connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0:
-                    connection.execute(_SCHEMA)
-                    connection.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
-            _require_ours(connection, name)
-        except BaseException:
-            connection.close()
-            raise
-    except sqlite3.Error as error:
-        raise UsageFileError(f"{name} cannot be used: {error}; set usage_db elsewhere") from error
-    return connection
-
-
-def _require_ours(connection: sqlite3.Connection, name: str) -> None:
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
-    if version != _SCHEMA_VERSION:
-        raise UsageFileError(f"{name} is not of this version, or is no file of accounts")
+    return state_path(env, FILE_NAME)

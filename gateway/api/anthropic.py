@@ -18,6 +18,7 @@ from gateway.api.anthropic_models import (
     ToolChoice,
 )
 from gateway.api.anthropic_prompt import Breakpoint, Conversation, conversation
+from gateway.api.anthropic_published import with_published
 from gateway.api.anthropic_replies import Diagnostics, MessageReply, MissReason, TokenCount
 from gateway.api.anthropic_shapes import Head, MessageShape
 from gateway.api.bodies import decode_body
@@ -31,6 +32,7 @@ from gateway.error_replies import AnthropicErrorReply
 from gateway.errors import InvalidRequestError, UnsupportedFieldError
 from gateway.fingerprints import Fingerprint, Fingerprints, Prompt
 from gateway.http import json_response
+from gateway.published import PublishedPrompt
 from gateway.routes import ANSWER_ERRORS, COUNT_ERRORS, Route
 from gateway.service import Served, Service
 from gateway.tenants import Tenant
@@ -61,7 +63,8 @@ async def count_tokens(request: web.Request) -> web.Response:
 def _n_tokens(service: Service, tenant: Tenant, data: bytes) -> int:
     body = decode_body(PROMPT_DECODER, data, turn=service.decoding)
     served = service.served_as(body.model, tenant)
-    made = _conversation(service, body)
+    body, published = with_published(service, tenant, body)
+    made = _conversation(service, body, published)
     return len(_encoded(service, served, made, []).token_ids)
 
 
@@ -70,7 +73,8 @@ def _asked(fingerprints: Fingerprints, service: Service, tenant: Tenant, data: b
     body = decode_body(MESSAGES_DECODER, data, turn=service.decoding)
     served = service.served_as(body.model, tenant)
     check_count("stop_sequences", len(body.stop_sequences or ()), service.config.max_stop)
-    made = _conversation(service, body)
+    body, published = with_published(service, tenant, body)
+    made = _conversation(service, body, published)
     use = _tool_use(body, served)
     breakpoints = breakpoints_of(made, body.cache_control)
     prompt = _encoded(service, served, made, breakpoints)
@@ -102,7 +106,9 @@ def _asked(fingerprints: Fingerprints, service: Service, tenant: Tenant, data: b
     return Asked(call, shape, bool(body.stream))
 
 
-def _conversation(service: Service, body: PromptBody) -> Conversation:
+def _conversation(
+    service: Service, body: PromptBody, published: PublishedPrompt | None
+) -> Conversation:
     """Return what a template is given. Raises InvalidRequestError: something cannot be read."""
     if body.container is not None:
         raise UnsupportedFieldError("container")
@@ -110,7 +116,10 @@ def _conversation(service: Service, body: PromptBody) -> Conversation:
         raise UnsupportedFieldError("mcp_servers")
     check_count("messages", len(body.messages), service.config.max_messages)
     check_count("tools", len(body.tools or ()), service.config.max_tools)
-    return conversation(body, keep_billing_line=service.config.keep_billing_line)
+    made = conversation(body, keep_billing_line=service.config.keep_billing_line)
+    if published is not None:
+        made.tools = list(published.tools)
+    return made
 
 
 def _encoded(

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from gateway.api.bodies import Salt
+from gateway.api.named_prompts import NamedPrompt
 from gateway.api.tool_use import JsonObject
 
 Name = Annotated[str, Meta(min_length=1, max_length=128)]
@@ -98,6 +99,7 @@ class PromptBody(msgspec.Struct, frozen=True, kw_only=True):
     messages: Annotated[list[Message], Meta(min_length=1)]
     system: str | list[Block] | None = None
     tools: list[Tool] | None = None
+    prompt: NamedPrompt | None = None  # extension: a published one, in place of system and tools
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None

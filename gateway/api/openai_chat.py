@@ -5,11 +5,13 @@ from __future__ import annotations
 from functools import partial
 
 from aiohttp import web
+from msgspec.structs import replace
 
 from gateway.api.bodies import decode_body
 from gateway.api.calls import check_count, make_call
 from gateway.api.choice_text import ChoiceText
 from gateway.api.exchange import Asked, answer_body
+from gateway.api.named_prompts import prompt_named, refuse_beside_prompt
 from gateway.api.openai_cache import plan_cache
 from gateway.api.openai_formats import bound_of
 from gateway.api.openai_messages import as_templates_see, breakpoints_in
@@ -22,6 +24,7 @@ from gateway.api.openai_tools import tool_fields
 from gateway.api.tool_use import ToolUse, tool_use
 from gateway.errors import InvalidRequestError
 from gateway.own_answers import Scope
+from gateway.published import PublishedPrompt
 from gateway.service import Served, Service
 from gateway.tenants import Tenant
 
@@ -38,6 +41,9 @@ def _asked(service: Service, tenant: Tenant, data: bytes) -> Asked:
     check_fields(body, CHAT_NEUTRAL, service.config, max_tokens=_max_tokens(body))
     check_count("messages", len(body.messages), service.config.max_messages)
     check_count("tools", len(body.tools or ()), service.config.max_tools)
+    published = _published(service, tenant, body)
+    if published is not None:
+        body = replace(body, tools=list(published.tools))
     use = _tool_use(body, served)
     prompt = read_chat(
         as_templates_see(body.messages),
@@ -47,6 +53,7 @@ def _asked(service: Service, tenant: Tenant, data: bytes) -> Asked:
         served=served,
         scope=Scope(tenant=tenant.name, adapter=served.adapter, salt=body.cache_salt),
         param="messages",
+        published=published,
     )
     wishes = wishes_of(
         body,
@@ -67,6 +74,15 @@ def _asked(service: Service, tenant: Tenant, data: bytes) -> Asked:
         ),
         bool(body.stream),
     )
+
+
+def _published(service: Service, tenant: Tenant, body: ChatBody) -> PublishedPrompt | None:
+    if body.prompt is None:
+        return None
+    found = prompt_named(service, tenant, body.prompt)
+    roles = (message.role for message in body.messages)
+    refuse_beside_prompt(roles, {"tools": body.tools}, "messages")
+    return found
 
 
 def _tool_use(body: ChatBody, served: Served) -> ToolUse:

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from gateway.api.bodies import Salt, Seed
+from gateway.api.named_prompts import NamedPrompt
 from gateway.api.openai_cache import Breakpoint, CacheKey, PromptCacheOptions
 from gateway.api.openai_formats import FormatFields
 from gateway.api.openai_tools import ToolChoice
@@ -103,6 +104,7 @@ class ChatBody(GenerationBody, frozen=True, kw_only=True):
     """POST /v1/chat/completions."""
 
     messages: Annotated[list[Message], Meta(min_length=1)]
+    prompt: NamedPrompt | None = None  # extension: a published one
     max_completion_tokens: Count | None = None  # wins over max_tokens
     tools: list[JsonObject] | None = None
     tool_choice: ToolChoice | None = None  # auto where there are tools

@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gateway.api.calls import Origin, Prompts, prompt_of
+from gateway.api.named_prompts import system_message
 from gateway.api.openai_cache import MAX_BREAKPOINTS, Lifetime, Marked
 from gateway.api.openai_messages import Place
 from gateway.errors import InvalidRequestError
 from gateway.own_answers import Scope
+from gateway.published import PublishedPrompt
 from gateway.service import Served, Service
 from prefixcache.errors import TemplateError
 from prefixcache.text import Mark
@@ -37,11 +39,13 @@ def read_chat(
     served: Served,
     scope: Scope,
     param: str,
+    published: PublishedPrompt | None = None,
 ) -> ReadChat:
     """Return the prompt of a conversation that came in the field `param`.
 
     An answer of ours in it is read in the tokens that it was said in, if `scope` has it.
-    Of its breakpoints only as many are found as can count, the latest.
+    Of its breakpoints only as many are found as can count, the latest. It begins with the
+    system's text of `published`, whose tools are `tools`.
 
     Raises:
         ContextLengthError: it has more characters than the model's context could hold.
@@ -49,6 +53,9 @@ def read_chat(
     """
     history = service.history(scope)
     latest = list(breakpoints.items())[-MAX_BREAKPOINTS:]  # each costs as much as its prompt
+    if published is not None:
+        messages = [system_message(published), *messages]
+        latest = [((index + 1, part), ttl) for (index, part), ttl in latest]
     with prompt_of(param, served):
         try:
             prompt = served.encoder.marked_chat(

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import msgspec
 from aiohttp import web
+from msgspec.structs import replace
 
 from gateway.api.bodies import decode_body
 from gateway.api.calls import check_count, make_call
 from gateway.api.choice_text import ChoiceText
 from gateway.api.exchange import Asked, answer_body
+from gateway.api.named_prompts import (
+    NamedPrompt,
+    prompt_named,
+    refuse_beside_prompt,
+    version_of,
+)
 from gateway.api.openai_cache import CachePlan, plan_cache
 from gateway.api.openai_formats import FormatFields, NamedSchema, ResponseFormat, bound_of
 from gateway.api.openai_models import CacheOptions
@@ -28,11 +36,12 @@ from gateway.api.responses_models import (
 )
 from gateway.api.responses_replies import Response
 from gateway.api.responses_shape import ResponseShape
-from gateway.api.responses_tools import response_tools, shown_tools
+from gateway.api.responses_tools import flat_tools, response_tools, shown_tools
 from gateway.api.tool_use import ToolUse, tool_use
 from gateway.api.wishes import Bound, Wishes
-from gateway.errors import InvalidRequestError
+from gateway.errors import InvalidRequestError, UnsupportedFieldError
 from gateway.own_answers import Scope
+from gateway.published import PublishedPrompt
 from gateway.service import Served, Service
 from gateway.tenants import Tenant
 
@@ -80,8 +89,12 @@ def read_response_body(
         previous = kept.previous(tenant.name, body.previous_response_id)
         items, n_bytes = previous.conversation + items, n_bytes + previous.conversation_bytes
     check_count("input", len(items), service.config.max_messages)
+    published = _published(service, tenant, body, items)
+    if published is not None:
+        body = replace(body, tools=flat_tools(published.tools))
     use = _tool_use(body, served)
-    prompt = _prompt(conversation(body.instructions, items), body, served, service, tenant)
+    read = conversation(body.instructions, items)
+    prompt = _prompt(read, body, published, served, service, tenant)
     return ReadBody(body, served, items, use, prompt, n_bytes)
 
 
@@ -123,6 +136,24 @@ def _asked(kept: KeptResponses, service: Service, tenant: Tenant, data: bytes) -
     return Asked(call, shape, bool(body.stream))
 
 
+def _published(
+    service: Service, tenant: Tenant, body: ResponseBody, items: Sequence[InputItem]
+) -> PublishedPrompt | None:
+    asked = body.prompt
+    if asked is None:
+        return None
+    if asked.variables:
+        raise UnsupportedFieldError("prompt.variables")
+    version = asked.version
+    if isinstance(version, str):
+        version = version_of(asked.id, version)
+    found = prompt_named(service, tenant, NamedPrompt(name=asked.id, version=version))
+    roles = (item.role or "" for item in items)
+    fields = {"instructions": body.instructions, "tools": body.tools}
+    refuse_beside_prompt(roles, fields, "input")
+    return found
+
+
 def _tool_use(body: ResponseBody, served: Served) -> ToolUse:
     fields = response_tools(
         body.tools or (),
@@ -149,18 +180,25 @@ def _bound(body: ResponseBody) -> Bound | None:
 
 
 def _prompt(
-    read: Conversation, body: ResponseBody, served: Served, service: Service, tenant: Tenant
+    read: Conversation,
+    body: ResponseBody,
+    published: PublishedPrompt | None,
+    served: Served,
+    service: Service,
+    tenant: Tenant,
 ) -> ReadChat:
     if not read.messages:
         raise InvalidRequestError("input: there is nothing to answer", "input")
+    shown = shown_tools(body.tools or ()) if published is None else published.tools
     return read_chat(
         read.messages,
-        shown_tools(body.tools or ()),
+        shown,
         read.breakpoints,
         service=service,
         served=served,
         scope=Scope(tenant=tenant.name, adapter=served.adapter, salt=body.cache_salt),
         param="input",
+        published=published,
     )
 
 

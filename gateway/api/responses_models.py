@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from gateway.api.bodies import Salt, Seed
+from gateway.api.named_prompts import PromptName, Version
 from gateway.api.openai_cache import Breakpoint, CacheKey, PromptCacheOptions
 from gateway.api.openai_formats import Schema
 from gateway.api.openai_models import CacheOptions, Metadata, Priority
@@ -118,12 +119,21 @@ class ResponseStreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     include_obfuscation: bool | None = None
 
 
+class ResponsePrompt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A published prompt that the conversation begins with; its id is its name."""
+
+    id: PromptName
+    version: Annotated[str, Meta(max_length=10)] | Version | None = None  # None: the current one
+    variables: JsonObject | None = None  # our prompts have none
+
+
 class ResponseBody(msgspec.Struct, frozen=True, kw_only=True):
     """POST /v1/responses."""
 
     model: str
     input: str | list[InputItem] | None = None
     instructions: str | None = None
+    prompt: ResponsePrompt | None = None  # in place of instructions
     previous_response_id: ItemId | None = None
     max_output_tokens: Annotated[int, Meta(ge=1)] | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
@@ -155,7 +165,6 @@ class ResponseBody(msgspec.Struct, frozen=True, kw_only=True):
 
     background: bool | None = None
     conversation: str | JsonObject | None = None
-    prompt: JsonObject | None = None
     context_management: list[JsonObject] | None = None
     moderation: JsonObject | None = None
 
@@ -163,7 +172,6 @@ class ResponseBody(msgspec.Struct, frozen=True, kw_only=True):
 RESPONSE_NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "background": (False,),
     "conversation": (),
-    "prompt": (),
     "context_management": ([],),
     "moderation": (),
     "truncation": ("disabled",),

@@ -13,6 +13,7 @@ from gateway.api.responses_models import (
     InputItem,
     ResponseBody,
     ResponseCacheOptions,
+    ResponsePrompt,
     TextFormat,
     TextOptions,
 )
@@ -178,6 +179,7 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
     output: list[OutputItem] = []
     parallel_tool_calls: bool
     previous_response_id: str | None
+    prompt: ResponsePrompt | None = None
     prompt_cache_diagnostics: CacheDiagnostics | None = None
     prompt_cache_key: str | None
     prompt_cache_options: AppliedCacheOptions | None
@@ -211,6 +213,7 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
             model=model,
             parallel_tool_calls=body.parallel_tool_calls is not False,
             previous_response_id=body.previous_response_id,
+            prompt=body.prompt,
             prompt_cache_key=body.prompt_cache_key,
             prompt_cache_options=None if options is None else AppliedCacheOptions.of(options),
             prompt_cache_retention=body.prompt_cache_retention,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+
+import msgspec
 
 from gateway.api.responses_models import ChosenTool, FlatTool, FlatToolChoice, ToolReference
 from gateway.api.tool_use import Function, JsonObject, ToolFields, allowed_fields
@@ -42,6 +44,12 @@ def shown_tools(tools: Sequence[FlatTool]) -> list[JsonObject]:
         function = {field: value for field, value in fields.items() if value is not None}
         shown.append({"type": "function", "function": function})
     return shown
+
+
+def flat_tools(tools: Iterable[JsonObject]) -> list[FlatTool]:
+    """Return tools in the form of a chat's body, which were checked, in this dialect's."""
+    functions = [msgspec.convert(tool["function"], dict[str, object]) for tool in tools]
+    return [msgspec.convert({"type": "function", **each}, FlatTool) for each in functions]
 
 
 _SHOWN = ("name", "description", "parameters", "strict")

@@ -76,3 +76,23 @@ class Control(Protocol):
 
     async def inspect(self, *, max_nodes: int = 1000, tenant: str | None = None) -> Inspection:
         """Return the index as it is now, `tenant`'s part or all of it."""
+
+
+@runtime_checkable
+class Reloadable(Protocol):
+    """A backend whose model can be changed while it serves.
+
+    It promises that a call which raises has changed nothing, and that requests which run go on to
+    their ends with what they began with.
+
+    All raise NotReadyError when the backend takes none now, ChangeRefusedError when it cannot.
+    """
+
+    async def load_adapter(self, name: str, folder: str) -> ModelInfo:
+        """Load an adapter, or load it again; return what is served from now on."""
+
+    async def unload_adapter(self, name: str) -> ModelInfo:
+        """Take an adapter away; return what is served from now on."""
+
+    async def reload(self, *, drains: bool = True) -> ModelInfo:
+        """Read the model's weights again; return once they serve."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -42,7 +43,30 @@ def ask_server(url: str, path: str, kind: type[_T], *, key_file: Path | None, **
     Raises:
         AdminError: there is no such server, it refuses, or its answer is something else.
     """
-    answer = asyncio.run(_get(url.rstrip("/") + path, query, admin_key(key_file)))
+    return tell_server(url, (hdrs.METH_GET, path), kind, key_file=key_file, query=query)
+
+
+def tell_server(
+    url: str,
+    route: tuple[str, str],
+    kind: type[_T],
+    *,
+    key_file: Path | None,
+    query: Mapping[str, str] | None = None,
+    body: Mapping[str, object] | None = None,
+    timeout_seconds: float = _TIMEOUT_SECONDS,
+) -> _T:
+    """Return the answer to a method of a path, read as `kind`. Key and errors: as `ask_server`.
+
+    Args:
+        route: the method, and the path after the server's URL.
+        body: sent as JSON.
+    """
+    key = admin_key(key_file)
+    headers: dict[str, str] = {} if key is None else {hdrs.AUTHORIZATION: f"Bearer {key}"}
+    method, path = route
+    asked = _Question(method, url.rstrip("/") + path, headers, query or {}, body, timeout_seconds)
+    answer = asyncio.run(_answer(asked))
     try:
         return msgspec.json.decode(answer, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -64,13 +88,31 @@ def json_text(value: object) -> str:
     return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
 
 
-async def _get(url: str, query: Mapping[str, str], key: str | None) -> bytes:
-    headers = {} if key is None else {hdrs.AUTHORIZATION: f"Bearer {key}"}
-    timeout = aiohttp.ClientTimeout(total=_TIMEOUT_SECONDS)
+@dataclass(frozen=True, slots=True)
+class _Question:
+    method: str
+    url: str
+    headers: Mapping[str, str]
+    query: Mapping[str, str]
+    body: Mapping[str, object] | None
+    timeout_seconds: float
+
+
+async def _answer(asked: _Question) -> bytes:
+    url = asked.url
+    timeout = aiohttp.ClientTimeout(total=asked.timeout_seconds)
+    data = None if asked.body is None else msgspec.json.encode(asked.body)
     try:
         async with (
             aiohttp.ClientSession(timeout=timeout) as session,
-            session.get(url, params=query, headers=headers, allow_redirects=False) as response,
+            session.request(
+                asked.method,
+                url,
+                params=asked.query,
+                headers=asked.headers,
+                data=data,
+                allow_redirects=False,
+            ) as response,
         ):
             answer = await response.read()
     except (aiohttp.ClientError, ValueError, OSError) as error:

@@ -26,6 +26,8 @@ from prefixcache.types import FailureKind
 
 ARGUMENTS: dict[str, tuple[object, ...]] = {  # of those that take other than one text
     "AdapterError": ("formal", "why"),
+    "PromptConflictError": ("greeting", 1, 2),
+    "RetiredVersionError": ("greeting", 1, 2),
     "PromptRetiredError": ("greeting", 2),
     "TraceError": (Path("trace.jsonl"), "line 7", "no timestamp"),
     "BodyTooLargeError": (100, 101),

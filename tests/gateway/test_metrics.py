@@ -12,7 +12,8 @@ from typing import Any
 from tests.support.gateways import MODEL, echo_backend, running_gateway
 
 TEXT = "/v1/completions"
-EXAMPLES = Path(__file__).parents[2] / "examples"
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
 
 
 async def test_a_fresh_server_shows_zeros(tmp_path: Path) -> None:
@@ -59,6 +60,21 @@ async def test_two_gateways_in_one_process_count_for_themselves(tmp_path: Path) 
             counters: Any
             _, counters = await asyncio.gather(first.counters(), second.counters())
     assert counters["prefixcache_prompt_tokens_total"] == 0
+
+
+async def test_metrics_that_the_manual_names_are_exposed(tmp_path: Path) -> None:
+    """Each name on any page is a sample's or a family's, with the labels that it is shown with."""
+    pages = [*(ROOT / "gateway/manual").glob("*.md"), ROOT / "README.md"]
+    text = "".join(page.read_text(encoding="utf-8") for page in pages)
+    named = set(re.findall(r"`(prefixcache_\w+)(?:\{([\w,]*)\})?`", text))
+    assert named
+    async with running_gateway(echo_backend(tmp_path)) as gateway:
+        await gateway.post(TEXT, {"model": MODEL, "prompt": "one two"})
+        counters = await gateway.counters()
+    for name, labels in named:
+        samples = [sample for sample in counters if sample.partition("{")[0] == name]
+        assert samples, name
+        assert set(re.findall(r'(\w+)="', samples[0])) >= set(filter(None, labels.split(","))), name
 
 
 def dashboard_queries() -> list[str]:

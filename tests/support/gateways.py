@@ -17,13 +17,14 @@ from gateway.backends.base import Backend
 from gateway.backends.echo import EchoBackend
 from gateway.config import GatewayConfig, Settings
 from gateway.metrics import Metrics
+from gateway.prompts_db import PromptsDb
 from gateway.server import make_runner, open_listener, url_of
 from gateway.service import Service
 from gateway.tenancy import Tenancy
 from tests.support.tokenizers import write_piece_tokenizer
 
 MODEL = "tiny"
-ConfigValue = str | int | float
+ConfigValue = str | int | float | tuple[str, ...]
 
 
 @dataclass
@@ -79,6 +80,8 @@ async def running_gateway(
     metrics: Metrics | None = None,
     make_tenancy: Callable[[GatewayConfig, Metrics], Tenancy] | None = None,
     read_settings: Callable[[], Settings] | None = None,
+    prompts_db: PromptsDb | None = None,
+    wall_clock: Callable[[], float] = time.time,
     **settings: ConfigValue,
 ) -> AsyncIterator[Gateway]:
     """Serve `backend` on a free port as the model `tiny`; end it in good order."""
@@ -90,7 +93,8 @@ async def running_gateway(
         metrics,
         new_id=lambda: uuid.uuid4().hex,
         clock=time.perf_counter,
-        wall_clock=time.time,
+        wall_clock=wall_clock,
+        prompts_db=prompts_db,
         tenancy=None if make_tenancy is None else make_tenancy(config, metrics),
         read_settings=read_settings,
     )

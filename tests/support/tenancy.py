@@ -6,6 +6,7 @@ import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from openai import AsyncOpenAI
 
@@ -13,10 +14,11 @@ from gateway.backends.base import Backend
 from gateway.config import AdminConfig, GatewayConfig, Settings
 from gateway.keys import hash_of, new_key
 from gateway.metrics import Metrics
+from gateway.prompts_db import PromptsDb
 from gateway.tenancy import Tenancy
 from gateway.tenants import TenantConfig
 from gateway.usage_db import UsageDb
-from tests.support.gateways import ConfigValue, Gateway, running_gateway
+from tests.support.gateways import Gateway, running_gateway
 
 ACME, BETA, ADMIN = (new_key(os.urandom) for _ in range(3))
 NOON = 1_796_040_000.0  # 2026-11-30T12:00:00Z: the next day is another month
@@ -84,7 +86,8 @@ async def keyed_gateway(
     beta: TenantConfig | None = None,
     usage_db: UsageDb | None = None,
     read_settings: Callable[[], Settings] | None = None,
-    **settings: ConfigValue,
+    prompts_db: PromptsDb | None = None,
+    **settings: Any,
 ) -> AsyncIterator[Keyed]:
     """Serve `backend` to whoever has one of our keys."""
     clock, wall_clock = HandClock(), HandClock(NOON)
@@ -99,7 +102,12 @@ async def keyed_gateway(
         )
 
     async with running_gateway(
-        backend, metrics=None, make_tenancy=make, read_settings=read_settings, **settings
+        backend,
+        make_tenancy=make,
+        read_settings=read_settings,
+        prompts_db=prompts_db,
+        wall_clock=wall_clock,
+        **settings,
     ) as gateway:
         keyed = Keyed(gateway, clock, wall_clock)
         yield keyed

@@ -1,0 +1,278 @@
+"""The routes for published prompts, under /v1/prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+import msgspec
+from aiohttp import hdrs, web
+from msgspec import UNSET, Meta, UnsetType
+
+from gateway.access import check_origin
+from gateway.api.bodies import decode_body
+from gateway.api.exchange import read_work
+from gateway.api.named_prompts import Version, version_of
+from gateway.api.openai_tools import Tool
+from gateway.api.queries import decode_query
+from gateway.errors import AccessRefusedError, InvalidRequestError
+from gateway.http import SERVICE, json_response, record_of
+from gateway.prompts import Entry
+from gateway.published import JsonObject, PromptDraft
+from gateway.routes import BODY_ERRORS, READ_ERRORS, Route
+from gateway.service import Service
+from gateway.tenants import Tenant
+
+DIALECT = "prompts"
+
+Name = Annotated[str, Meta(max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*(?![\s\S])")]
+Status = Literal["ready", "reading", "failed"]
+_LONGEST_SECONDS = 10 * 366 * 86_400.0
+
+
+class PublishBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A prompt to be published."""
+
+    name: Name
+    version: Version | None = None  # above the last one; one more than it if nothing is said
+    system: Annotated[str, Meta(min_length=1)]
+    tools: list[JsonObject] | None = None  # as in a chat's body
+    tenants: Annotated[list[str], Meta(min_length=1)] | None = None  # all, if nothing is said
+    model: str | None = None  # for an adapter: its name
+    ttl_seconds: Annotated[float, Meta(gt=0, le=_LONGEST_SECONDS)] | None = None  # no end
+    pin: bool | None = None  # true
+
+
+class PromptCard(msgspec.Struct, frozen=True, kw_only=True):
+    """A published prompt. What is only for its operator is left out for tenants."""
+
+    object: str = "prompt"
+    name: str
+    version: int
+    status: Status
+    n_tokens: int | None  # that its conversations share; null: not known yet
+    cached_tokens: int  # of these, now, in whole blocks
+    model: str
+    created: int
+    expires: int | None
+    pin: bool
+    tenants: tuple[str, ...] | UnsetType | None = UNSET  # null: all
+    trouble: str | UnsetType = UNSET
+    system: str | UnsetType = UNSET
+    tools: tuple[JsonObject, ...] | UnsetType = UNSET
+
+
+class PromptList(msgspec.Struct, frozen=True, kw_only=True):
+    """Published prompts, by name."""
+
+    object: str = "list"
+    data: list[PromptCard]
+
+
+class PromptsRetired(msgspec.Struct, frozen=True, kw_only=True):
+    """What is published no more."""
+
+    object: str = "prompt.retired"
+    name: str
+    versions: tuple[int, ...]
+
+
+class TextQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether system and tools are shown, too: to the operator alone."""
+
+    text: bool = False
+
+
+_DECODER = msgspec.json.Decoder(PublishBody)
+
+
+async def publish_prompt(request: web.Request) -> web.Response:
+    """Publish a prompt; answer once it can be matched, and the version before it cannot."""
+    require_admin(request)
+    service = request.app[SERVICE]
+    draft = await read_work(request, _draft)
+    entry = await service.prompts.publish(draft)
+    cached_tokens = 0 if entry.state is None else entry.state.cached_tokens
+    card = _card(service, entry, cached_tokens, for_admin=True, with_text=False)
+    return json_response(msgspec.json.encode(card))
+
+
+async def list_prompts(request: web.Request) -> web.Response:
+    """Answer with the prompts that the tenant may use; the operator sees all."""
+    service, with_text = request.app[SERVICE], _wants_text(request)
+    entries = service.prompts.entries(tenant=_asker(request))
+    cards = await _cards(request, service, entries, with_text=with_text)
+    return json_response(msgspec.json.encode(PromptList(data=cards)))
+
+
+async def show_prompt(request: web.Request) -> web.Response:
+    """Answer with the current version of a prompt, or the version that is named if it is that."""
+    service, with_text = request.app[SERVICE], _wants_text(request)
+    name, version = _named(request)
+    entry = service.prompts.entry(name, version, tenant=_asker(request))
+    (card,) = await _cards(request, service, [entry], with_text=with_text)
+    return json_response(msgspec.json.encode(card))
+
+
+async def show_prompt_version(request: web.Request) -> web.Response:
+    """As `show_prompt`."""
+    return await show_prompt(request)
+
+
+async def retire_prompt(request: web.Request) -> web.Response:
+    """Retire a prompt, or one version; nobody finds it from now on, and requests that run go on."""
+    require_admin(request)
+    name, version = _named(request)
+    retired = await request.app[SERVICE].prompts.remove(name, version)
+    versions = tuple(prompt.version for prompt in retired)
+    return json_response(msgspec.json.encode(PromptsRetired(name=name, versions=versions)))
+
+
+async def retire_prompt_version(request: web.Request) -> web.Response:
+    """As `retire_prompt`."""
+    return await retire_prompt(request)
+
+
+def require_admin(request: web.Request) -> None:
+    """Let only the operator pass; without keys that is everybody on this machine.
+
+    Raises:
+        AccessRefusedError: a tenant's key was sent.
+        OriginRefusedError: without keys, a page from elsewhere asks.
+    """
+    if not record_of(request).is_admin:
+        raise AccessRefusedError(True)
+    if request.app[SERVICE].tenancy.roster.is_open:
+        check_origin(request)
+
+
+def _draft(service: Service, tenant: Tenant, data: bytes) -> PromptDraft:
+    body = decode_body(_DECODER, data, turn=service.decoding)
+    tenants = None if body.tenants is None else tuple(dict.fromkeys(body.tenants))
+    known = service.tenancy.roster.tenants
+    for index, name in enumerate(tenants or ()):
+        if name not in known:
+            param = f"tenants[{index}]"
+            raise InvalidRequestError(f"{param}: no tenant {name[:64]!r} is configured", param)
+    try:
+        msgspec.convert(body.tools or [], list[Tool])
+    except msgspec.ValidationError as error:
+        raise InvalidRequestError(f"tools: {error}", "tools") from error
+    served = service.served()
+    served = served if body.model is None else served.called(body.model)
+    return PromptDraft(
+        name=body.name,
+        version=body.version,
+        system=body.system,
+        tools=tuple(body.tools or ()),
+        tenants=tenants,
+        adapter=served.adapter,
+        ttl_seconds=body.ttl_seconds,
+        pin=body.pin is not False,
+    )
+
+
+def _named(request: web.Request) -> tuple[str, int | None]:
+    name, version = request.match_info["name"], request.match_info.get("version")
+    return name, None if version is None else version_of(name, version)
+
+
+def _asker(request: web.Request) -> Tenant | None:
+    record = record_of(request)
+    return None if record.is_admin else record.tenant
+
+
+def _wants_text(request: web.Request) -> bool:
+    wanted = decode_query(request, TextQuery).text
+    if wanted:
+        require_admin(request)
+    return wanted
+
+
+async def _cards(
+    request: web.Request, service: Service, entries: list[Entry], *, with_text: bool
+) -> list[PromptCard]:
+    cached: Mapping[str, int] = await service.prompts.cached_tokens() if entries else {}
+    for_admin = record_of(request).is_admin
+    return [
+        _card(service, entry, _cached(entry, cached), for_admin=for_admin, with_text=with_text)
+        for entry in entries
+    ]
+
+
+def _cached(entry: Entry, cached: Mapping[str, int]) -> int:
+    return 0 if entry.publication is None else cached.get(entry.publication.prompt_id, 0)
+
+
+def _card(
+    service: Service, entry: Entry, cached_tokens: int, *, for_admin: bool, with_text: bool
+) -> PromptCard:
+    prompt, state = entry.prompt, entry.state
+    waits: Status = "failed" if entry.trouble else "reading"
+    return PromptCard(
+        name=prompt.name,
+        version=prompt.version,
+        status="ready" if state is not None else waits,
+        n_tokens=None if state is None else state.n_tokens,
+        cached_tokens=cached_tokens,
+        model=prompt.adapter or service.served().names[0],
+        created=int(prompt.created),
+        expires=None if prompt.expires is None else int(prompt.expires),
+        pin=prompt.pin,
+        tenants=prompt.tenants if for_admin else UNSET,
+        trouble=entry.trouble if for_admin and entry.trouble else UNSET,
+        system=prompt.system if with_text else UNSET,
+        tools=prompt.tools if with_text else UNSET,
+    )
+
+
+_ONE, _VERSION = "/v1/prompts/{name}", "/v1/prompts/{name}/{version}"
+_FOUND_ERRORS = (*READ_ERRORS, 400, 404, 503)
+
+PROMPT_ROUTES = (  # the handlers tell the operator from tenants
+    Route(
+        method=hdrs.METH_POST,
+        path="/v1/prompts",
+        handler=publish_prompt,
+        summary="Publish a prompt that chosen tenants share.",
+        dialect=DIALECT,
+        body=PublishBody,
+        answer=PromptCard,
+        errors=(*BODY_ERRORS, 404, 409, 503),
+    ),
+    Route(
+        method=hdrs.METH_GET,
+        path="/v1/prompts",
+        handler=list_prompts,
+        summary="List the published prompts that may be used.",
+        dialect=DIALECT,
+        query=TextQuery,
+        answer=PromptList,
+        errors=(*READ_ERRORS, 400, 503),
+    ),
+    *(
+        Route(
+            method=hdrs.METH_GET,
+            path=path,
+            handler=handler,
+            summary="Show a published prompt.",
+            dialect=DIALECT,
+            query=TextQuery,
+            answer=PromptCard,
+            errors=_FOUND_ERRORS,
+        )
+        for path, handler in ((_ONE, show_prompt), (_VERSION, show_prompt_version))
+    ),
+    *(
+        Route(
+            method=hdrs.METH_DELETE,
+            path=path,
+            handler=handler,
+            summary="Retire a published prompt at once.",
+            dialect=DIALECT,
+            answer=PromptsRetired,
+            errors=_FOUND_ERRORS,
+        )
+        for path, handler in ((_ONE, retire_prompt), (_VERSION, retire_prompt_version))
+    ),
+)
