@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from urllib.parse import urlsplit
@@ -14,6 +17,7 @@ from gateway.roster import Admin, Roster
 from gateway.tenants import Tenant
 
 _BEARER = "bearer "
+_BASIC = "basic "
 _KEY_HEADERS = ("x-api-key", "x-goog-api-key")
 _KEY_IN_QUERY = "/v1beta/"  # only here, as Google's clients: other URLs end up in logs
 
@@ -32,8 +36,18 @@ _UNDER = {
     "/admin": Access.ADMINS,
     "/v1/prompts": Access.ANYBODYS,  # the handlers tell the operator from tenants
     "/openapi.json": Access.ANYBODYS,
-    "/dashboard": Access.ANYBODYS,
+    "/dashboard": Access.ADMINS,
 }
+_DASHBOARD = ("/dashboard", "/admin/dashboard")  # what a browser opens, and what its page reads
+
+
+class DashboardLockedError(UnauthenticatedError):
+    """As its base, for a browser, which asks its user for a name and a password then."""
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """See `GatewayError`."""
+        return {hdrs.WWW_AUTHENTICATE: 'Basic realm="prefixcache", charset="UTF-8"'}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +87,11 @@ def identify(request: web.Request, roster: Roster) -> Caller:
         return Caller(next(iter(roster.tenants.values())), is_admin=True)
     if wanted is Access.NOBODYS:
         return Caller()
-    key = credential_of(request)
+    is_dashboard = _is_dashboard(request)
+    key = (password_of(request) if is_dashboard else None) or credential_of(request)
     principal = None if key is None else roster.principal(key)
     if principal is None:
-        raise UnauthenticatedError(key is None)
+        raise (DashboardLockedError if is_dashboard else UnauthenticatedError)(key is None)
     is_admin = isinstance(principal, Admin)
     if wanted is not Access.ANYBODYS and is_admin != (wanted is Access.ADMINS):
         raise AccessRefusedError(not is_admin)
@@ -96,6 +111,30 @@ def credential_of(request: web.Request) -> str | None:
         if (key := request.headers.get(header)) is not None:
             return key.strip()
     return request.query.get("key") if request.path.startswith(_KEY_IN_QUERY) else None
+
+
+def password_of(request: web.Request) -> str | None:
+    """Return the password of HTTP Basic (RFC 7617), whatever the user's name; None: there is none.
+
+    A browser sends it by itself, also for other sites' pages. So it counts on the dashboard's
+    routes alone, which change nothing.
+    """
+    authorization = request.headers.get(hdrs.AUTHORIZATION, "")
+    if authorization[: len(_BASIC)].lower() != _BASIC:
+        return None
+    try:
+        pair = base64.b64decode(authorization[len(_BASIC) :].strip(), validate=True).decode()
+    except (binascii.Error, UnicodeDecodeError, ValueError):
+        return None
+    return pair.partition(":")[2] or None
+
+
+def _is_dashboard(request: web.Request) -> bool:
+    resource = request.match_info.route.resource
+    if resource is None or request.method not in (hdrs.METH_GET, hdrs.METH_HEAD):
+        return False
+    path = resource.canonical
+    return path in _DASHBOARD or path.startswith("/dashboard/")
 
 
 def check_origin(request: web.Request) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 
 from aiohttp import web
 
 from gateway.api.admin import ADMIN_ROUTES
 from gateway.api.anthropic import ANTHROPIC_ROUTES, FINGERPRINTS
+from gateway.api.dashboard import DASHBOARD_ROUTES, TRENDS
 from gateway.api.gemini import GEMINI_ROUTES
 from gateway.api.gemini_caches import CACHE_ROUTES, CACHED_CONTENTS
 from gateway.api.models import MODEL_ROUTES
@@ -27,6 +29,7 @@ from gateway.middleware import add_request_id, observe
 from gateway.rate_headers import add_rate_headers
 from gateway.routes import add_routes
 from gateway.service import Service
+from gateway.trends import Trends
 
 _KEPT_FINGERPRINTS = 1024  # of each tenant
 
@@ -41,6 +44,7 @@ ROUTES = (
     *ADMIN_ROUTES,
     *STEERING_ROUTES,
     *OPERATIONS_ROUTES,
+    *DASHBOARD_ROUTES,
     DESCRIPTION_ROUTE,
 )
 
@@ -55,6 +59,7 @@ def make_app(service: Service) -> web.Application:
     app.on_cleanup.append(_close_accounts)
     app.on_response_prepare.extend((add_request_id, add_rate_headers, add_openai_headers))
     _add_state(app, service)
+    app.cleanup_ctx.append(_sample_trends)
     add_routes(app.router, ROUTES)
     return app
 
@@ -66,11 +71,32 @@ def _add_state(app: web.Application, service: Service) -> None:
     app[CACHED_CONTENTS] = CachedContents(
         max_per_tenant=service.config.max_cached_contents, now=service.wall_clock
     )
+    app[TRENDS] = _trends(service)
     app[DESCRIPTION] = ApiDescription(ROUTES)
 
 
 async def _close_accounts(app: web.Application) -> None:
     await asyncio.to_thread(app[SERVICE].tenancy.close)
+
+
+async def _sample_trends(app: web.Application) -> AsyncIterator[None]:
+    """Sample what the dashboard shows over time, for as long as the application runs."""
+    seconds = app[SERVICE].config.trend_seconds
+    sampling = asyncio.create_task(app[TRENDS].sample_every(seconds))
+    try:
+        yield
+    finally:
+        sampling.cancel()
+        await asyncio.gather(sampling, return_exceptions=True)
+
+
+def _trends(service: Service) -> Trends:
+    return Trends(
+        service.stats,
+        service.metrics.take_first_tokens,
+        service.wall_clock,
+        most=service.config.trend_samples,
+    )
 
 
 def _memory(service: Service) -> TenantMemory[KeptResponse]:

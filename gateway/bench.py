@@ -10,7 +10,7 @@ from typing import TypeVar
 import click
 import msgspec
 
-from gateway.lazy import LazyGroup
+from gateway.lazy import Later, LazyGroup
 from prefixcache.bench import machine
 
 _T = TypeVar("_T")
@@ -20,13 +20,22 @@ _T = TypeVar("_T")
     "bench",
     cls=LazyGroup,
     later={
-        "first-token": "gateway.bench_first_token:first_token",
-        "policies": "gateway.bench_policies:policies",
-        "index": "gateway.bench_index:index",
-        "isolation": "gateway.bench_isolation:isolation",
-        "attention": "gateway.bench_attention:attention",
-        "serve": "gateway.bench_serve:serve",
-        "quality": "gateway.bench_quality:quality",
+        "first-token": Later(
+            "gateway.bench_first_token:first_token", "Time to first token, cold and cached."
+        ),
+        "policies": Later(
+            "gateway.bench_policies:policies", "Eviction policies on request traces."
+        ),
+        "index": Later("gateway.bench_index:index", "What the index costs by itself."),
+        "isolation": Later(
+            "gateway.bench_isolation:isolation", "Whether one tenant can tell what another sent."
+        ),
+        "attention": Later("gateway.bench_attention:attention", "What attention costs by itself."),
+        "serve": Later("gateway.bench_serve:serve", "Servers from outside, side by side."),
+        "gateway": Later("gateway.bench_gateway:gateway", "What the gateway costs by itself."),
+        "quality": Later(
+            "gateway.bench_quality:quality", "What packed weights cost in quality, and gain."
+        ),
     },
     epilog="Example: prefixcache bench first-token --prefix 1024",
 )

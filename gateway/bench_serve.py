@@ -48,9 +48,10 @@ def _read_prefixes(
     return tuple(dict.fromkeys(map(int, parts)))
 
 
-def _read_pairs(
+def read_pairs(
     _context: click.Context, _parameter: click.Parameter, pairs: Sequence[str]
 ) -> dict[str, str]:
+    """Return what flags such as NAME=VALUE say; anything else is a usage error."""
     split = [pair.partition("=") for pair in pairs]
     found = {name: value for name, _, value in split}
     if len(found) < len(pairs) or not all(name and value for name, value in found.items()):
@@ -77,7 +78,7 @@ def _read_options(_context: click.Context, _parameter: click.Parameter, text: st
     "urls",
     metavar="NAME=URL",
     multiple=True,
-    callback=_read_pairs,
+    callback=read_pairs,
     help="A server to compare; may be given several times.",
 )
 @click.option(
@@ -85,7 +86,7 @@ def _read_options(_context: click.Context, _parameter: click.Parameter, text: st
     "pids",
     metavar="NAME=PID",
     multiple=True,
-    callback=_read_pairs,
+    callback=read_pairs,
     help="The process that must have that server's port, itself or by one it started.",
 )
 @click.option("--model", help="What the servers call the model.  [default: the only one they have]")
@@ -200,12 +201,13 @@ def _addresses(
     if unknown:
         raise click.BadParameter(f"--pid names {unknown[0]!r}, which no --url does")
     return tuple(
-        Address(name, _base(url), _pid(pids[name]) if name in pids else None)
+        Address(name, read_base(url), _pid(pids[name]) if name in pids else None)
         for name, url in found.items()
     )
 
 
-def _base(url: str) -> str:
+def read_base(url: str) -> str:
+    """Return a server's address without /v1. Raises click.BadParameter for what is none."""
     try:
         parts = urlsplit(url)
         is_url = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0

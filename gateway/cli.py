@@ -18,10 +18,11 @@ from gateway.backends.echo import EchoBackend
 from gateway.backends.local import LocalBackend
 from gateway.config import GatewayConfig, Settings, parse_bytes
 from gateway.errors import BadModelError, GatewayError
-from gateway.lazy import LazyGroup
+from gateway.lazy import Later, LazyGroup
 from gateway.metrics import Metrics
 from gateway.prompts_db import FILE_NAME as PROMPTS_FILE_NAME
 from gateway.prompts_db import PromptsDb, PromptsFileError
+from gateway.request_log import LogFormat, formatter_of
 from gateway.server import StopSignals, serve
 from gateway.settings import Sources
 from gateway.state_files import state_path
@@ -42,12 +43,18 @@ class BackendFactory:
 
     kind: str
     settings: Settings
+    echo_seconds: float = 0.0  # of a token, when it only echoes
+    echo_tokens: int = 2048  # that a prompt and its echo may have
 
     def __call__(self, metrics: Metrics) -> Backend:
         """Return the backend, not started."""
         server, engine = self.settings.server, self.settings.engine
         if self.kind == "echo":
-            return EchoBackend(Path(engine.model or "."))
+            return EchoBackend(
+                Path(engine.model or "."),
+                max_model_tokens=self.echo_tokens,
+                seconds_per_token=self.echo_seconds,
+            )
         return LocalBackend(
             engine,
             silence_seconds=server.worker_start_seconds,
@@ -98,14 +105,25 @@ def read_adapters(
 @click.group(
     cls=LazyGroup,
     later={
-        "bench": "gateway.bench:bench",
-        "invalidate": "gateway.cli_cache:invalidate",
-        "plan": "gateway.plan:plan",
-        "prompts": "gateway.cli_prompts:prompts",
-        "replay": "gateway.replay:replay_command",
-        "tenants": "gateway.cli_tenants:tenants",
-        "tree": "gateway.cli_cache:tree",
-        "usage": "gateway.cli_usage:usage",
+        "bench": Later(
+            "gateway.bench:bench", "Measure our own parts on this machine, and servers."
+        ),
+        "generate": Later("gateway.generate:generate", "Make up workloads, as traces to replay."),
+        "invalidate": Later(
+            "gateway.cli_cache:invalidate", "Make what a server has cached unmatchable."
+        ),
+        "plan": Later("gateway.plan:plan", "Tell what a model's KV needs and what fits where."),
+        "prompts": Later(
+            "gateway.cli_prompts:prompts", "Show, publish or retire prompts of a server."
+        ),
+        "replay": Later(
+            "gateway.replay:replay_command", "Replay request traces and report hit rates."
+        ),
+        "tenants": Later(
+            "gateway.cli_tenants:tenants", "Show a server's tenants, or make a key for one."
+        ),
+        "tree": Later("gateway.cli_cache:tree", "Show a server's trees of cached prefixes."),
+        "usage": Later("gateway.cli_usage:usage", "Show what tenants have used, by day and model."),
     },
     epilog="Example: prefixcache serve --port 8000",
 )
@@ -173,15 +191,30 @@ def commands() -> None:
     help="How long running requests may go on after SIGTERM.  [default: 30]",
 )
 @click.option(
+    "--record",
+    "record_file",
+    metavar="FILE",
+    help="Record which prefixes came when, as salted digests, for `prefixcache replay FILE`.",
+)
+@click.option(
+    "--log-format",
+    type=click.Choice(get_args(LogFormat)),
+    help="json: one object a line.  [default: text]",
+)
+@click.option(
     "--log-level", type=click.Choice(_LEVELS), default="info", show_default=True, help="Of the log."
 )
 @click.option("--until-stdin-ends", is_flag=True, hidden=True, help="Stop with our parent.")
 @click.option("--backend", type=click.Choice(("local", "echo")), default="local", hidden=True)
+@click.option("--echo-seconds", type=click.FloatRange(min=0), default=0.0, hidden=True)
+@click.option("--echo-tokens", type=click.IntRange(min=2), default=2048, hidden=True)
 def serve_command(
     *,
     config_file: Path | None,
     log_level: str,
     backend: str,
+    echo_seconds: float,
+    echo_tokens: int,
     until_stdin_ends: bool,
     **flags: object,
 ) -> None:
@@ -191,14 +224,12 @@ def serve_command(
     """
     sources = _sources(config_file, flags)
     settings = sources.read()
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=log_level.upper(),
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(formatter_of(settings.server.log_format))
+    logging.basicConfig(handlers=[handler], level=log_level.upper())
     serving = Serving(
         settings,
-        BackendFactory(backend, settings),
+        BackendFactory(backend, settings, echo_seconds, echo_tokens),
         _usage_db(settings),
         _prompts_db(settings),
         None if config_file is None else sources.read,

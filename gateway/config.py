@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from gateway.hosts import is_loopback
+from gateway.request_log import LogFormat
 from gateway.tenants import DEFAULT_TENANT, TenantConfig, check_hashes
 from prefixcache.config import EngineConfig
 from prefixcache.errors import ConfigError
@@ -33,6 +34,8 @@ _AT_LEAST_ONE = (
     "max_messages",
     "max_stream_bytes",
     "encode_threads",
+    "trend_samples",
+    "record_file_bytes",
 )
 _AT_LEAST_ZERO = (
     "max_tools",
@@ -52,6 +55,7 @@ _AT_LEAST_ZERO = (
 _ABOVE_ZERO = (
     "kept_response_seconds",
     "own_answer_seconds",
+    "trend_seconds",
     "idle_seconds",
     "body_seconds",
     "write_seconds",
@@ -100,6 +104,15 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     prompts_db: str = "auto"  # the same for published prompts
     max_published_prompts: int = 256  # names
     adapter_folders: tuple[str, ...] = ()  # adapters in these can be loaded by the admin's routes
+    log_format: LogFormat = "text"  # json: an object a line
+    otlp_endpoint: str | None = None  # a collector's URL for traces; None: nothing is traced
+    record_file: str | None = None  # what requests came, for replays; None: nothing is recorded
+    record_file_bytes: int = 256 * 2**20  # a longer one is put aside
+    record_text: bool = False  # of prompts as well, in a file beside it
+    tls_certificate: str | None = None  # PEM, with its chain; None: plain HTTP
+    tls_key: str | None = None  # PEM, without a password
+    trend_seconds: float = 5.0  # between two samples of what the dashboard shows over time
+    trend_samples: int = 720  # that are kept of it
     max_tenant_labels: int = 50  # tenants with metrics of their own; the rest are one, "other"
 
     def __post_init__(self) -> None:
@@ -117,6 +130,11 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         for setting in ("usage_db", "prompts_db"):
             if not getattr(self, setting):
                 raise ConfigError(setting, "", "must be a file, auto or off")
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            missing = "tls_key" if self.tls_key is None else "tls_certificate"
+            raise ConfigError(missing, None, "tls_certificate and tls_key go together")
+        if self.record_text and self.record_file is None:
+            raise ConfigError("record_text", True, "needs a record_file")
 
 
 class AdminConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

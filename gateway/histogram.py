@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 
 
 class LoopHistogram(Collector):
-    """Counts values by size, as prometheus_client's own does, on one event loop and with no lock."""
+    """Counts values by size, as prometheus_client's own does, but for one thread: no locks."""
 
     def __init__(self, name: str, help: str, *, buckets: Sequence[float]) -> None:
         """Make it, empty.

@@ -171,11 +171,11 @@ class EventSink:
         transport = self._request.transport
         return transport is not None and transport.get_write_buffer_size() == 0
 
-    async def close(self) -> None:
-        """End the stream in good order."""
+    async def close(self, last: bytes = b"") -> None:
+        """End the stream in good order, with the last events in the same write."""
         try:
             async with asyncio.timeout(self._write_seconds):
-                await self.response.write_eof()
+                await self.response.write_eof(last)
         except TimeoutError as error:
             raise SlowClientError("the client does not take the end of its stream") from error
 

@@ -20,6 +20,7 @@ class Ledger:
         self._written = [0] * n_requests
         self._output = [0] * n_requests
         self._is_begun = [False] * n_requests
+        self.first_token_at: float | None = None  # by the clock of whoever reads the events
 
     @property
     def n_waiting(self) -> int:
@@ -42,6 +43,11 @@ class Ledger:
                 self._output[index] = usage.output_tokens
             case Failed():
                 pass  # what was counted from its deltas stands
+
+    def each(self) -> list[Usage | None]:
+        """Return what was counted for each request; None: it was never admitted."""
+        counts = zip(self._prompts, self._cached, self._output, self._written, strict=True)
+        return [Usage(*found) if found[0] else None for found in counts]
 
     def usage(self) -> Usage:
         """Return the sums so far."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
@@ -18,6 +19,7 @@ CONTENT_TYPE = CONTENT_TYPE_LATEST
 OTHER_TENANTS = "other"
 
 _FIRST_TOKEN_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
+_MOST_RECENT = 4096  # first tokens between two looks at them: for quantiles, that is plenty
 _BETWEEN_TOKENS_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 
 
@@ -43,6 +45,7 @@ _COUNTERS = (
 _GAUGES = (
     _Shown("running", "prefixcache_requests_running", "Requests being computed"),
     _Shown("waiting", "prefixcache_requests_waiting", "Requests waiting for room"),
+    _Shown("waiting_tokens", "prefixcache_waiting_tokens", "Tokens of the requests that wait"),
 )
 
 
@@ -62,6 +65,9 @@ class Metrics:
             "Requests whose client left, or did not read, before the answer was complete",
             registry=self._registry,
         )
+        self.block_tokens = Gauge(
+            "prefixcache_block_tokens", "Tokens of a KV block", registry=self._registry
+        )
         self.worker_restarts = Counter(
             "prefixcache_worker_restarts",
             "Times the worker died and was started again",
@@ -80,7 +86,8 @@ class Metrics:
             ("tenant", "source"),
             registry=self._registry,
         )
-        self.first_token_seconds = LoopHistogram(
+        self._recent_first_tokens: deque[float] = deque(maxlen=_MOST_RECENT)
+        self._first_token_seconds = LoopHistogram(
             "prefixcache_time_to_first_token_seconds",
             "From a request's tokenized prompt to its first output token",
             buckets=_FIRST_TOKEN_BUCKETS,
@@ -90,7 +97,7 @@ class Metrics:
             "Between one output of a request and its next",
             buckets=_BETWEEN_TOKENS_BUCKETS,
         )
-        for histogram in (self.first_token_seconds, self.between_tokens_seconds):
+        for histogram in (self._first_token_seconds, self.between_tokens_seconds):
             self._registry.register(histogram)
 
     def watch(self, stats: Callable[[], EngineStats], is_ready: Callable[[], bool]) -> None:
@@ -113,6 +120,17 @@ class Metrics:
         ):
             self._tenant_tokens.labels(label, source).inc(n_tokens)
 
+    def observe_first_token(self, seconds: float) -> None:
+        """Count how long a request waited for its first token."""
+        self._first_token_seconds.observe(seconds)
+        self._recent_first_tokens.append(seconds)
+
+    def take_first_tokens(self) -> list[float]:
+        """Return the times to first token since the last call, of many the latest ones."""
+        recent = list(self._recent_first_tokens)
+        self._recent_first_tokens.clear()
+        return recent
+
     def exposition(self) -> bytes:
         """Return all metrics in Prometheus's text format."""
         return generate_latest(self._registry)
@@ -133,7 +151,7 @@ class Pace:
         now, last = self._clock(), self._last.get(index)
         self._last[index] = now
         if last is None:
-            self._metrics.first_token_seconds.observe(now - self._began)
+            self._metrics.observe_first_token(now - self._began)
         else:
             self._metrics.between_tokens_seconds.observe(now - last)
 

@@ -20,7 +20,9 @@ from gateway.http import (
     error_response,
     record_of,
 )
+from gateway.request_log import RequestLine, log_request
 from gateway.service import Service
+from gateway.tracing import Timing
 from gateway.verdicts import is_expected, verdict
 from prefixcache.types import Usage
 
@@ -137,17 +139,25 @@ def _account(
     resource = request.match_info.route.resource
     route = resource.canonical if resource is not None else "none"
     service.metrics.http_requests.labels(route, str(status)).inc()
-    _log.log(
-        logging.DEBUG if route in OPERATIONS_ROUTES else logging.INFO,
-        "%s %s status=%d ms=%.1f prompt=%d cached=%d output=%d error=%s tenant=%s id=%s",
-        request.method,
-        route,
-        status,
-        1000 * seconds,
-        usage.prompt_tokens,
-        usage.cached_tokens,
-        usage.output_tokens,
-        record.error_code or "-",
-        "-" if record.meter is None else record.tenant.name,
-        record.request_id,
+    line = RequestLine(
+        method=request.method,
+        route=route,
+        status=status,
+        seconds=seconds,
+        usage=usage,
+        error=record.error_code,
+        tenant=None if record.meter is None else record.tenant.name,
+        request_id=record.request_id,
     )
+    is_probe = route in OPERATIONS_ROUTES
+    log_request(_log, logging.DEBUG if is_probe else logging.INFO, line)
+    if not is_probe:
+        model = "" if record.admission is None else record.admission.model
+        timing = _timing(service, record, seconds)
+        service.tracer.record(line, timing, model, request.headers)
+
+
+def _timing(service: Service, record: Record, seconds: float) -> Timing:
+    first_token_at = None if record.ledger is None else record.ledger.first_token_at
+    waited = None if first_token_at is None else first_token_at - record.started
+    return Timing(service.wall_clock() - seconds, waited)

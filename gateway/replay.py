@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 
 from gateway.bench import each, one_of, save
+from gateway.client.live_report import live_data, live_text
+from gateway.client.own_server import run_to_the_end
+from gateway.replay_live import INTERRUPTED, LiveOptions, replayed_against
+from gateway.replay_live_options import LiveFlags, is_given, live_options
 from gateway.replay_options import (
     BYTES_PER_TOKEN,
     read_block_tokens,
@@ -19,7 +24,7 @@ from gateway.replay_options import (
 from gateway.replay_run import explained, load_plots, replayed, written
 from prefixcache.index.policies import PolicyOptions
 from prefixcache.text import PromptEncoder
-from prefixcache.traces import FORMATS, Pacing, ReadOptions, open_trace
+from prefixcache.traces import FORMATS, Pacing, ReadOptions, Trace, open_trace
 from prefixcache.traces.capacity import Capacity
 from prefixcache.traces.computed import POLICIES
 from prefixcache.traces.page import as_page
@@ -71,7 +76,8 @@ _DEFAULTS = PolicyOptions()
 @click.option(
     "--model",
     is_eager=True,
-    help="Whose KV capacities in bytes are for: a folder or name, as `prefixcache plan` takes it.",
+    help="Whose KV capacities in bytes are for: a folder or name, as `prefixcache plan` takes it."
+    " With --against: what the server calls it.  [default: the only one it has]",
 )
 @click.option(
     "--kv-format", is_eager=True, help="In which it is kept.  [default: the checkpoint's own]"
@@ -165,7 +171,12 @@ _DEFAULTS = PolicyOptions()
     show_default=True,
     help="How requests are spread over replicas.",
 )
-@click.option("--seed", type=int, default=0, help="Of random routing.")
+@click.option(
+    "--seed",
+    type=int,
+    default=0,
+    help="Of random routing. With --against: sends the same prompts again.  [default: fresh ones]",
+)
 @click.option("--why", "explains", is_flag=True, help="Tell what is shared, by whom and how soon.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the result here.")
 @click.option(
@@ -177,6 +188,7 @@ _DEFAULTS = PolicyOptions()
 @click.option(
     "--html", "html_file", type=click.Path(path_type=Path), help="Write all of it as one page."
 )
+@live_options
 def replay_command(
     *,
     names: tuple[str, ...],
@@ -207,16 +219,21 @@ def replay_command(
     json_file: Path | None,
     plot_file: Path | None,
     html_file: Path | None,
+    live: LiveFlags,
 ) -> None:
-    """Replay request traces and report hit rates: no model, no HTTP.
+    """Replay request traces and report hit rates: no model, no HTTP, unless --against names a URL.
 
     TRACE is a file, plain or compressed (.gz, .zst), a folder, or a pattern such as 'logs/*.jsonl'
     whose files are one trace. Requests run one after another through the real index. Rows that
     cannot be used are counted and named.
+
+    With --against the requests are sent to a server, at their times or some at a time, and what it
+    had cached is set beside what was to be expected. Ctrl-C ends with what was measured.
     """
     options = ReadOptions(
         strict=strict,
-        sort=sort,
+        sort=sort or live.against is not None,
+        keep_prompts=live.against is not None,
         block_tokens=trace_block_tokens,
         time_unit=time_unit,
         encoder=encoder,
@@ -225,11 +242,24 @@ def replay_command(
     traces = [
         open_trace(name, format=format_name, options=options, pacing=pacing) for name in names
     ]
+    policy_options = PolicyOptions(
+        idle_ttl_seconds=idle_ttl_seconds, protected_share=protected_share
+    )
+    if live.against is not None:
+        asked = LiveOptions(
+            model=model,
+            policy=policies[0],
+            policy_options=policy_options,
+            seed=seed if is_given(click.get_current_context(), "seed") else None,
+            **{**asdict(live), "against": live.against},
+        )
+        _replay_live(traces[0], asked, json_file)
+        return
     plan = ReplayPlan(
         policies=policies,
         capacities=capacities,
         block_tokens=block_tokens,
-        options=PolicyOptions(idle_ttl_seconds=idle_ttl_seconds, protected_share=protected_share),
+        options=policy_options,
         what_if=WhatIf(
             is_isolated=tenants == "isolated",
             host_capacity=host_capacity,
@@ -251,3 +281,13 @@ def replay_command(
     if html_file is not None:
         page = as_page(results, command=" ".join(["prefixcache", *sys.argv[1:]]))
         written(html_file, lambda: html_file.write_text(page, encoding="utf-8"))
+
+
+def _replay_live(trace: Trace, asked: LiveOptions, json_file: Path | None) -> None:
+    """Send a trace to a server and show what came of it; exit with another code where it broke."""
+    result = run_to_the_end(replayed_against(trace, asked, lambda line: click.echo(line, err=True)))
+    click.echo(live_text(result))
+    if json_file is not None:
+        save(json_file, live_data(result))
+    if result.is_interrupted:
+        click.get_current_context().exit(INTERRUPTED)

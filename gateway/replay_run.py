@@ -44,7 +44,7 @@ def replayed(
             read_bytes[file] = n_bytes
 
         result = replay(trace, plan, progress=progress)
-    for line in skipped_lines(result):
+    for line in skipped_lines(trace.name, result.report):
         click.echo(line, err=True)
     return result
 

@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import socket
+import ssl
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -25,6 +26,8 @@ from gateway.prompts_db import PromptsDb
 from gateway.protocol import Connection
 from gateway.service import Service
 from gateway.tenancy import Tenancy
+from gateway.tls import tls_context
+from gateway.tracing import tracer_for
 from gateway.usage_db import UsageDb
 from prefixcache.errors import PrefixCacheError
 
@@ -95,8 +98,10 @@ async def serve(
 
     Raises:
         StartError: the address cannot be bound, or the backend cannot start.
+        ConfigError: the certificate, the recording or the tracing cannot be had.
     """
     config, metrics = settings.server, Metrics()
+    tls = tls_context(config)
     tenancy = Tenancy(settings, metrics, usage_db or UsageDb.open(None))
     service = Service(
         make_backend(metrics),
@@ -108,16 +113,17 @@ async def serve(
         tenancy=tenancy,
         prompts_db=prompts_db,
         read_settings=read_again,
+        tracer=tracer_for(config.otlp_endpoint),
     )
     if read_again is not None:
         signals.on_hangup(partial(_reload, service))
     runner = await make_runner(service)
     try:
-        listener = await open_listener(runner, config)
+        listener = await open_listener(runner, config, tls)
         if await _is_started(service, signals):
             _set_aside_what_stays()
             _log_who_may_ask(settings)
-            announce(url_of(listener))
+            announce(url_of(listener, tls))
             await signals.first.wait()
         listener.close()
         is_hurried = await _is_drain_cut_short(service, config.drain_seconds, signals)
@@ -136,8 +142,13 @@ async def make_runner(service: Service) -> web.AppRunner:
     return runner
 
 
-async def open_listener(runner: web.AppRunner, config: GatewayConfig) -> asyncio.Server:
+async def open_listener(
+    runner: web.AppRunner, config: GatewayConfig, tls: ssl.SSLContext | None = None
+) -> asyncio.Server:
     """Bind the configured address and hand its connections to `runner`'s application.
+
+    Args:
+        tls: what they are encrypted with; None: they are plain.
 
     Raises:
         StartError: the address is taken or not ours.
@@ -158,13 +169,14 @@ async def open_listener(runner: web.AppRunner, config: GatewayConfig) -> asyncio
         lingering_time=_LINGER_SECONDS,
         logger=_log,
     )
-    return await loop.create_server(connection, sock=bound, backlog=_BACKLOG)
+    return await loop.create_server(connection, sock=bound, backlog=_BACKLOG, ssl=tls)
 
 
-def url_of(listener: asyncio.Server) -> str:
+def url_of(listener: asyncio.Server, tls: ssl.SSLContext | None = None) -> str:
     """Return the URL that `listener` answers at."""
     host, port = listener.sockets[0].getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    scheme = "http" if tls is None else "https"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 async def _reload(service: Service) -> None:
@@ -188,8 +200,8 @@ def _log_who_may_ask(settings: Settings) -> None:
         _log.info(
             "no API keys are configured: open to one default tenant, on loopback addresses only"
         )
-    elif not is_loopback(settings.server.host):
-        _log.info("keys and prompts travel as plain HTTP: put a proxy with TLS in front")
+    elif not is_loopback(settings.server.host) and settings.server.tls_certificate is None:
+        _log.info("keys and prompts travel as plain HTTP: set tls_certificate, or use a proxy")
 
 
 async def _is_started(service: Service, signals: StopSignals) -> bool:

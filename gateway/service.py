@@ -37,21 +37,16 @@ from gateway.prompt_tokens import shared_tokens
 from gateway.prompts import Prompts
 from gateway.prompts_db import PromptsDb
 from gateway.published import PublishedPrompt, audience_of
+from gateway.recording import Recording
 from gateway.reloading import Reloader
 from gateway.tenancy import Tenancy
 from gateway.tenants import Tenant
+from gateway.tracing import NoTracing, Tracer
 from gateway.usage_db import UsageDb
-from prefixcache.control import TenantQuota
+from prefixcache.control import Inspection, TenantQuota
 from prefixcache.errors import PrefixCacheError
 from prefixcache.text import PromptEncoder, TokenBytes
-from prefixcache.types import (
-    Delta,
-    EngineStats,
-    Failed,
-    FailureKind,
-    GenerationRequest,
-    ModelInfo,
-)
+from prefixcache.types import Delta, EngineStats, Failed, FailureKind, GenerationRequest, ModelInfo
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -122,6 +117,7 @@ class Service:
         tenancy: Tenancy | None = None,
         prompts_db: PromptsDb | None = None,
         read_settings: Callable[[], Settings] | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         """Make it, not started.
 
@@ -129,6 +125,7 @@ class Service:
             tenancy: who may ask; None: everybody, with no limits and no accounts on disk.
             prompts_db: where published prompts are remembered; None: in memory alone.
             read_settings: reads the configuration again; None: nothing can have changed.
+            tracer: takes note of requests; None: nothing does. Closed in the end.
         """
         self.config = config
         self.metrics = metrics
@@ -156,6 +153,8 @@ class Service:
         self.reloader = Reloader(
             self.tenancy, read_settings, self._set_quotas, self.prompts.follow_limits
         )
+        self.tracer: Tracer = tracer or NoTracing()
+        self._recording: Recording | None = None
         self._served: Served | None = None
         self._is_draining = False
         self._n_active = 0
@@ -172,10 +171,24 @@ class Service:
         """Whether a request would be taken now."""
         return self._served is not None and self._backend.is_ready and not self._is_draining
 
+    def stats(self) -> EngineStats:
+        """Return the engine's latest counters and gauges."""
+        return self._backend.stats()
+
+    async def inspected(self, *, max_nodes: int) -> Inspection | None:
+        """Return the index as it is now; None while there is none to look at."""
+        if not self.is_ready or not isinstance(self._backend, Control):
+            return None
+        try:
+            return await self._backend.inspect(max_nodes=max_nodes)
+        except (ChangeRefusedError, NotReadyError):
+            return None
+
     async def start(self) -> None:
         """Start the backend and load the tokenizer of its model. Raises StartError."""
         await asyncio.to_thread(self.tenancy.start)
         info = await self._backend.start()
+        self._recording = await asyncio.to_thread(_recording, self.config, info)
         try:
             encoder = await self.encode(partial(PromptEncoder.load, Path(info.folder)))
         except (OSError, PrefixCacheError) as error:
@@ -184,6 +197,7 @@ class Service:
         if any(adapter.name == name for adapter in info.adapters):
             raise BadModelError(f"the model and an adapter are both called {name!r}")
         await self._set_first_quotas()
+        self.metrics.block_tokens.set(info.block_size_tokens)
         token_bytes = TokenBytes(encoder.tokenizer)
         self._served = Served(name, info, encoder, token_bytes, since=int(self.wall_clock()))
         await self.prompts.start()
@@ -199,10 +213,6 @@ class Service:
         if not isinstance(self._backend, Reloadable):
             raise NotSupportedError("this backend cannot change its model while it serves")
         return self._backend
-
-    def stats(self) -> EngineStats:
-        """Return the backend's latest counters and gauges, without waiting."""
-        return self._backend.stats()
 
     def served(self) -> Served:
         """Return the model, ready to be asked.
@@ -254,12 +264,17 @@ class Service:
             GenerationFailedError: from reading the events: a request of the call failed.
             NotReadyError: from reading the events: the backend takes none now.
         """
+        arrived = self.wall_clock()
         sources = [self._backend.generate(request) for request in call.requests]
-        async with merged(sources) as events, AsyncExitStack() as stack:
-            if len(sources) > 1:
-                events = await stack.enter_async_context(aclosing(with_late_ones(events)))
-            watched = self._watched(events, ledger, call)
-            yield await stack.enter_async_context(aclosing(watched))
+        try:
+            async with merged(sources) as events, AsyncExitStack() as stack:
+                settled = events
+                if len(sources) > 1:
+                    settled = await stack.enter_async_context(aclosing(with_late_ones(events)))
+                watched = self._watched(settled, ledger, call)
+                yield await stack.enter_async_context(aclosing(watched))
+        finally:
+            self._record(call, ledger, arrived)
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -285,6 +300,9 @@ class Service:
         await self.prompts.close()
         await self._backend.close()
         self._encoding.close()
+        if self._recording is not None:
+            self._recording.close()
+        await asyncio.to_thread(self.tracer.close)
 
     def admitted(self, call: Call, admission: Admission | None, ledger: Ledger) -> Call:
         """Return `call` as its tenant may ask it, with its tokens reserved.
@@ -296,6 +314,18 @@ class Service:
             return call
         model = call.requests[0].adapter or self.served().names[0]
         return replace(call, requests=admission.reserve(model, call.requests, ledger))
+
+    def _record(self, call: Call, ledger: Ledger, arrived: float) -> None:
+        """Have the recording, if there is one, take up what a call came to."""
+        if self._recording is None or self._served is None:
+            return
+        self._recording.take(
+            call.requests,
+            ledger,
+            arrived=arrived,
+            model=self._served.names[0],
+            decode=self._served.encoder.tokenizer.decode,
+        )
 
     async def _set_first_quotas(self) -> None:
         """Have the backend keep what tenants are to have. Raises BadModelError if it cannot."""
@@ -331,10 +361,23 @@ class Service:
             if isinstance(event, Delta):
                 if event.token_ids:
                     pace.observe(index)
+                    if ledger.first_token_at is None:
+                        ledger.first_token_at = self.clock()
             elif isinstance(event, Failed):
                 param = call.grammar_param if event.kind is FailureKind.GRAMMAR else None
                 raise GenerationFailedError(event.kind, event.message, param)
             yield numbered
+
+
+def _recording(config: GatewayConfig, info: ModelInfo) -> Recording | None:
+    if config.record_file is None:
+        return None
+    return Recording(
+        Path(config.record_file),
+        most_bytes=config.record_file_bytes,
+        with_text=config.record_text,
+        block_tokens=info.block_size_tokens,
+    )
 
 
 def _own_answers(config: GatewayConfig, clock: Callable[[], float]) -> OwnAnswers | None:

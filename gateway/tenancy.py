@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime
+from functools import lru_cache
 
 from gateway.admission import Admission, Meter, Outcome
 from gateway.config import Settings
@@ -15,6 +16,7 @@ from gateway.tenants import Tenant
 from gateway.usage_db import AccountKey, UsageDb
 from prefixcache.types import Usage
 
+_DAY_SECONDS = 24 * 3600
 _OUTCOME_COUNTERS = {
     Outcome.FAILED: "failed_requests",
     Outcome.CANCELLED: "cancelled_requests",
@@ -148,4 +150,9 @@ def tokens_of(amounts: Mapping[str, int]) -> int:
 
 def day_of(seconds: float) -> date:
     """Return the day of UTC in which it is so many seconds since the epoch."""
-    return datetime.fromtimestamp(seconds, UTC).date()
+    return _day(int(seconds // _DAY_SECONDS))
+
+
+@lru_cache(maxsize=2)
+def _day(number: int) -> date:
+    return datetime.fromtimestamp(number * _DAY_SECONDS, UTC).date()

@@ -208,6 +208,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     preemptions_total: int
     drafted_tokens_total: int = 0  # guessed and fed beside the last token
     accepted_tokens_total: int = 0  # of those, what proved right: steps that were saved
+    waiting_tokens: int = 0  # of those who wait
     misses: dict[str, int] = {}  # requests that did not find all of their prompt, by reason
 
 

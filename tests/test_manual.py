@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from examples import attention_speed, invariant_cost
+from examples import attention_speed, gateway_cost, invariant_cost
 from examples.index_speed import (
     NOT_MEASURED,
     OURS,
@@ -100,6 +100,20 @@ def test_the_page_on_invariance_shows_what_its_result_holds() -> None:
     result = read("invariant.json")
     assert invariant_cost.render(page, result) == page
     assert len(result["rows"]) == len(invariant_cost.WORKS) * len(invariant_cost.WEIGHTS)
+
+
+def test_the_page_on_the_gateways_cost_shows_what_its_result_holds() -> None:
+    """Rendering the page again changes nothing."""
+    page = gateway_cost.PAGE.read_text(encoding="utf-8")
+    assert gateway_cost.render(page, read("gateway_cost.json")) == page
+
+
+def test_large_prompts_stop_nothing() -> None:
+    """Beside 5 MB prompts, /health answers and streams go on within 200 ms."""
+    quiet, strained = read("gateway_cost.json")["large_prompts"]
+    assert quiet["large_prompts_answered"] == 0 < strained["large_prompts_answered"]
+    assert strained["health_max_ms"] < 200
+    assert strained["stream_longest_gap_ms"] < 200
 
 
 def test_sharing_pays_as_it_must() -> None:

@@ -126,14 +126,17 @@ async def _streamed(
     shape: ReplyShape,
 ) -> web.StreamResponse:
     record = record_of(request)
+    ending = b""
     first = await anext(events)  # before the headers: a refusal still has its own status
     await sink.open()
     try:
-        await _send(sink, _frame(shape, *first))
+        if frame := _frame(shape, *first):
+            await sink.send(frame)
         async for index, event in events:
-            await _send(sink, _frame(shape, index, event))
+            if frame := _frame(shape, index, event):
+                await sink.send(frame)
         assert record.ledger is not None  # `answer` has set it
-        await sink.send(shape.ending(record.ledger.usage()))
+        ending = shape.ending(record.ledger.usage())
     except (ConnectionError, SlowClientError):
         raise
     except Exception as error:  # the last edge where the client can still be told
@@ -145,13 +148,8 @@ async def _streamed(
             await sink.send(shape.failing(error))
         else:
             await sink.send(envelope_for(request).event(error, record.request_id))
-    await sink.close()
+    await sink.close(ending)
     return sink.response
-
-
-async def _send(sink: EventSink, frame: bytes) -> None:
-    if frame:
-        await sink.send(frame)
 
 
 def _frame(shape: ReplyShape, index: int, event: Event) -> bytes:

@@ -140,6 +140,7 @@ class EchoBackend:
             cached_tokens_total=totals.cached,
             computed_tokens_total=totals.prompt - totals.cached + totals.output,
             output_tokens_total=totals.output,
+            misses=self._memory.misses,
         )
 
     async def publish(self, publication: Publication) -> PublicationState:

@@ -58,6 +58,11 @@ class EchoMemory:
         self._quotas: dict[str, TenantQuota] = {}
         self._accounts: dict[str, _Account] = {}
 
+    @property
+    def misses(self) -> dict[str, int]:
+        """Requests that did not find all of their prompt, by reason."""
+        return dict(sum((account.misses for account in self._accounts.values()), Counter()))
+
     def take(self, request: GenerationRequest) -> tuple[int, int]:
         """Look a prompt up and remember it; return its cached and its written tokens."""
         n_prompt = len(request.token_ids) // TOKEN_BYTES

@@ -74,6 +74,15 @@ KINDS = (
     ),
 )
 
+ANY_KIND = Kind(
+    name="openai-compatible",
+    route="/v1/models",
+    version=lambda answer: "unknown" if isinstance(answer.get("data"), list) else None,
+    owner=None,
+    command_words=(),
+    extra={},
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Identity:
@@ -98,7 +107,12 @@ class Identity:
 
 
 async def identify(
-    session: aiohttp.ClientSession, url: str, *, model: str | None = None, pid: int | None = None
+    session: aiohttp.ClientSession,
+    url: str,
+    *,
+    model: str | None = None,
+    pid: int | None = None,
+    takes_any: bool = False,
 ) -> Identity:
     """Return what answers at `url`, from its routes and from the process that has the port.
 
@@ -108,14 +122,17 @@ async def identify(
         model: the served model to measure; None where there is only one.
         pid: the process that must have the port, or have started what has it; without it, a
             process on this machine must look like its kind of server.
+        takes_any: whether a server of no known kind is taken as it is, whatever process has
+            the port: for those whose figures are not compared with others'.
 
     Raises:
         BenchError: it cannot be told, two signs disagree, or the model cannot be chosen.
     """
     listener = listener_at(url)
     card = _card(url, await _json(session, f"{url}/v1/models"), model)
-    kind, version = await _kind(session, url, card.get("owned_by"))
-    _check_process(url, kind, listener, pid)
+    kind, version = await _kind(session, url, card.get("owned_by"), takes_any=takes_any)
+    if not takes_any:
+        _check_process(url, kind, listener, pid)
     return Identity(kind, version, str(card["id"]), listener)
 
 
@@ -125,12 +142,16 @@ def check_unchanged(url: str, identity: Identity) -> None:
         raise BenchError(f"{url} was served by process {identity.listener.pid}; it no longer is")
 
 
-async def _kind(session: aiohttp.ClientSession, url: str, owner: object) -> tuple[Kind, str]:
+async def _kind(
+    session: aiohttp.ClientSession, url: str, owner: object, *, takes_any: bool
+) -> tuple[Kind, str]:
     found = []
     for kind in KINDS:
         version = kind.version(await _json(session, url + kind.route))
         if version is not None and kind.owner in {None, owner}:
             found.append((kind, version))
+    if len(found) != 1 and takes_any:
+        return ANY_KIND, "unknown"
     if len(found) != 1:
         names = " and ".join(kind.name for kind, _ in found) or "no known kind of server"
         raise BenchError(f"{url} answers like {names}; it is not measured")

@@ -1,7 +1,7 @@
-"""Load from few instructions: fixed requests over kept connections, each sent again when answered.
+"""Load at little cost: fixed requests on kept connections, each sent again when it is answered.
 
-An HTTP client of the usual kind costs more than the servers that it is to measure, so this one reads
-no more of an answer than its status, its first byte and its end.
+An HTTP client of the usual kind costs more than the servers that it is to measure, so this one
+reads no more of an answer than its status, its first byte and its end.
 """
 
 from __future__ import annotations
@@ -23,11 +23,10 @@ _IN_CHUNKS = b"transfer-encoding: chunked"
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a server did under a load. Durations are in seconds, sorted."""
+    """What a server did under a load."""
 
     seconds: float  # that it lasted
-    durations: tuple[float, ...]  # of whole answers
-    first_bytes: tuple[float, ...]  # until an answer began
+    durations: tuple[float, ...]  # of whole answers, in seconds, sorted
 
     @property
     def per_second(self) -> float:
@@ -41,9 +40,9 @@ def quantile(ordered: Sequence[float], part: float) -> float:
 
 
 def request_bytes(url: str, path: str, body: bytes, *, key: str | None) -> bytes:
-    """Return a whole POST of JSON to a server, as official clients send one."""
+    """Return a whole POST of JSON to a server, as official clients send one; GET without a body."""
     lines = [
-        f"POST {path} HTTP/1.1",
+        f"{'POST' if body else 'GET'} {path} HTTP/1.1",
         f"Host: {urlsplit(url).netloc}",
         "Accept: application/json",
         "User-Agent: prefixcache-bench",
@@ -59,6 +58,8 @@ class Exchange(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.first_byte_at = 0.0
+        self.last_byte_at = 0.0
+        self.longest_gap_seconds = 0.0  # between two parts of an answer
         self.answer: list[bytes] = []
         self._transport: asyncio.Transport | None = None
         self._ended: asyncio.Future[None] | None = None
@@ -68,10 +69,12 @@ class Exchange(asyncio.Protocol):
 
     @classmethod
     async def open(cls, url: str) -> Exchange:
-        """Return a connection to the server at `url`. Raises OSError."""
+        """Return a connection to the server at `url`. Raises OSError, and BenchError: no host."""
         parts = urlsplit(url)
+        if parts.hostname is None:
+            raise BenchError(f"{url} names no host; write http://HOST:PORT")
         loop = asyncio.get_running_loop()
-        _, exchange = await loop.create_connection(cls, parts.hostname, parts.port)
+        _, exchange = await loop.create_connection(cls, parts.hostname, parts.port or 80)
         return exchange
 
     async def ask(self, request: bytes) -> bytes:
@@ -107,12 +110,15 @@ class Exchange(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """See asyncio.Protocol."""
         self.answer.append(data)
+        now = time.perf_counter()
         if self._began is not None and not self._began.done():
+            self.first_byte_at = now
             self._take_head(data)
         elif self._left is not None:
             self._left -= len(data)
         else:
             self._tail = (self._tail + data)[-len(_CHUNKS_END) :]
+        self._note_gap(now)
         if self._left == 0 or (self._left is None and self._tail == _CHUNKS_END):
             self._settle(None)
 
@@ -121,7 +127,6 @@ class Exchange(asyncio.Protocol):
         self._settle(BenchError("a server closed its connection"))
 
     def _take_head(self, data: bytes) -> None:
-        self.first_byte_at = time.perf_counter()
         head, mark, rest = data.partition(_HEAD_END)
         if not mark or b" 200 " not in head[:16]:
             self._settle(BenchError(f"a server answered {data[:300].decode(errors='replace')!r}"))
@@ -131,6 +136,12 @@ class Exchange(asyncio.Protocol):
         self._left = None if _IN_CHUNKS in named else _length_in(named) - len(rest)
         assert self._began is not None
         self._began.set_result(None)
+
+    def _note_gap(self, now: float) -> None:
+        if self.last_byte_at >= self.first_byte_at:
+            gap_seconds = now - self.last_byte_at
+            self.longest_gap_seconds = max(self.longest_gap_seconds, gap_seconds)
+        self.last_byte_at = now
 
     def _settle(self, error: BenchError | None) -> None:
         for waiter in (self._began, self._ended):
@@ -143,23 +154,39 @@ class Exchange(asyncio.Protocol):
         self._left = None
 
 
+def parts_of(answer: bytes) -> list[bytes]:
+    """Return the parts of an answer's body as they were written, each a chunk; or it whole."""
+    head, _, rest = answer.partition(_HEAD_END)
+    if _IN_CHUNKS not in head.lower():
+        return [rest]
+    parts: list[bytes] = []
+    while True:
+        size, _, rest = rest.partition(b"\r\n")
+        if not int(size, 16):
+            return parts
+        parts.append(rest[: int(size, 16)])
+        rest = rest[int(size, 16) + 2 :]
+
+
 async def load(url: str, request: bytes, *, at_once: int, seconds: float) -> Load:
     """Keep `at_once` requests running for `seconds`; what has not ended by then is not counted.
 
+    Where fewer than `at_once` have ended by then, those that run are waited for, and count.
+
     Raises:
-        BenchError: an answer was refused or broke off.
+        BenchError: `url` names no host, or an answer was refused or broke off.
     """
     exchanges = await asyncio.gather(*(Exchange.open(url) for _ in range(at_once)))
-    durations: list[float] = []
-    first_bytes: list[float] = []
+    answers: list[tuple[float, float]] = []  # when each ended, and what it took
     began = time.perf_counter()
 
     async def keep_asking(exchange: Exchange) -> None:
-        while (sent_at := time.perf_counter()) - began < seconds:
+        now = began
+        while now - began < seconds:
+            sent_at = time.perf_counter()
             await exchange.ask(request)
-            if (now := time.perf_counter()) - began <= seconds:
-                durations.append(now - sent_at)
-                first_bytes.append(exchange.first_byte_at - sent_at)
+            now = time.perf_counter()
+            answers.append((now - began, now - sent_at))
 
     spinning = asyncio.create_task(_spin())
     try:
@@ -172,14 +199,15 @@ async def load(url: str, request: bytes, *, at_once: int, seconds: float) -> Loa
         spinning.cancel()
         for exchange in exchanges:
             exchange.close()
-    if not durations:
-        raise BenchError(f"{url} gave no whole answer in {seconds:g} seconds")
-    return Load(seconds, tuple(sorted(durations)), tuple(sorted(first_bytes)))
+    in_time = [took for ended_at, took in answers if ended_at <= seconds]
+    if len(in_time) >= at_once:
+        return Load(seconds, tuple(sorted(in_time)))
+    return Load(max(answers)[0], tuple(sorted(took for _, took in answers)))
 
 
 async def _spin() -> None:
     """Keep the loop from sleeping: to wake it would be work for the server, by how idle it is."""
-    while True:
+    while True:  # noqa: ASYNC110 (it waits for nothing)
         await asyncio.sleep(0)
 
 

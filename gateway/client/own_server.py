@@ -6,10 +6,11 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TypeVar
+from types import MappingProxyType
+from typing import IO, TypeVar
 
 from gateway.client.streaming import BenchError
 from gateway.settings import variable_of
@@ -17,10 +18,6 @@ from gateway.settings import variable_of
 READY = "ready "
 _STOP_SECONDS = 60.0  # more than the server's own drain
 _T = TypeVar("_T")
-_FORGETFUL = {  # its use is nobody's, and what others have published is none of its business
-    variable_of("server", "usage_db"): "off",
-    variable_of("server", "prompts_db"): "off",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +30,42 @@ class OwnServer:
 
 @asynccontextmanager
 async def own_server(
-    arguments: Sequence[str], start_seconds: float = 600
+    arguments: Sequence[str],
+    start_seconds: float = 600,
+    *,
+    usage_db: str = "off",
+    log_file: IO[bytes] | None = None,
 ) -> AsyncIterator[OwnServer]:
     """Run `prefixcache serve --port 0` with `arguments`, and stop it in the end.
+
+    Args:
+        usage_db: where accounts are kept; if nothing is said they are not, being nobody's. What
+            others have published is none of its business either way.
+        log_file: where its log goes; None: to ours.
+
+    Raises: as `started_server`.
+    """
+    command = ("gateway.cli", "serve", "--port", "0", "--log-level", "warning")
+    flags = ("--until-stdin-ends", *arguments)
+    env = {
+        variable_of("server", "usage_db"): usage_db,
+        variable_of("server", "prompts_db"): "off",
+    }
+    async with started_server(
+        (*command, *flags), start_seconds, env=env, log_file=log_file
+    ) as server:
+        yield server
+
+
+@asynccontextmanager
+async def started_server(
+    module: Sequence[str],
+    start_seconds: float = 60,
+    *,
+    env: Mapping[str, str] = MappingProxyType({}),
+    log_file: IO[bytes] | None = None,
+) -> AsyncIterator[OwnServer]:
+    """Run a module of ours that says where it is ready, and stop it in the end.
 
     What is measured is what was started: the address comes from the process itself. It ends with
     this process as well, however that ends: it holds a pipe from here.
@@ -44,12 +74,11 @@ async def own_server(
         BenchError: it did not become ready in time.
     """
     process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        *("-m", "gateway.cli", "serve", "--port", "0", "--log-level", "warning"),
-        *("--until-stdin-ends", *arguments),
+        *(sys.executable, "-m", *module),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
-        env={**os.environ, **_FORGETFUL},
+        stderr=log_file,
+        env={**os.environ, **env},
     )
     try:
         yield OwnServer(await _announced(process, start_seconds), process.pid)

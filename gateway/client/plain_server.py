@@ -1,8 +1,8 @@
 """The plainest handler that answers as a gateway does: the measure of a gateway's own cost.
 
-    python -m gateway.client.plain_server ANSWERS.json
+    python -m gateway.client.plain_server ANSWERS.json [PORT]
 
-It reads a request's body, looks into it for nothing but "stream", and sends bytes that it was given.
+It reads a request's body, looks into it for nothing but "stream", and sends what it was given.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Answers(msgspec.Struct, frozen=True):
     """What to send."""
 
     whole: bytes
-    events: tuple[bytes, ...]  # each is written by itself
-    seconds_per_event: float = 0.0
+    events: tuple[bytes, ...]  # each is written by itself, as soon as it comes
+    seconds_per_event: float = 0.0  # 0: the next comes at the event loop's next turn
 
 
 def make_plain_app(answers: Answers) -> web.Application:
@@ -50,14 +50,14 @@ def make_plain_app(answers: Answers) -> web.Application:
     return app
 
 
-async def run(answers: Answers) -> None:
-    """Serve on a free port until told to stop or standard input ends."""
+async def run(answers: Answers, port: int) -> None:
+    """Serve until told to stop or standard input ends; port 0 is any free one."""
     signals = StopSignals()
     signals.listen()
     signals.follow(sys.stdin.fileno())
     runner = web.AppRunner(make_plain_app(answers), access_log=None, handler_cancellation=True)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0, backlog=1024, shutdown_timeout=1.0)
+    site = web.TCPSite(runner, "127.0.0.1", port, backlog=1024, shutdown_timeout=1.0)
     await site.start()
     host, port = runner.addresses[0][:2]
     click.echo(f"{READY}http://{host}:{port}")
@@ -66,4 +66,5 @@ async def run(answers: Answers) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(run(msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=Answers)))
+    given = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=Answers)
+    asyncio.run(run(given, int(sys.argv[2]) if len(sys.argv) > 2 else 0))

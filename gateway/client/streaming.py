@@ -1,4 +1,4 @@
-"""One streamed completion, timed from the client's side."""
+"""One streamed answer, timed from the client's side."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ import msgspec
 from gateway.errors import GatewayError
 
 Clock = Callable[[], float]
-_ENDS = ("stop", "length")  # what may end an answer in good order
+COMPLETIONS = "/v1/completions"
+CHAT = "/v1/chat/completions"
+_ENDS = ("stop", "length", "tool_calls")  # what may end an answer in good order
 _FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")  # how lines of an event stream begin
 
 
@@ -25,7 +27,7 @@ class Streamed:
     """One whole answer. Moments are in seconds of one clock; tokens are the server's own counts."""
 
     sent_at: float
-    arrivals: tuple[float, ...]  # of every event that brought text, at least one
+    arrivals: tuple[float, ...]  # of every event that brought text, or else of the end
     ended_at: float
     prompt_tokens: int
     completion_tokens: int
@@ -59,18 +61,25 @@ async def stream_completion(
     url: str,
     body: Mapping[str, object],
     *,
+    route: str = COMPLETIONS,
+    needs_text: bool = True,
     clock: Clock = time.perf_counter,
 ) -> Streamed:
-    """Post `body` to the server's /v1/completions as a stream and read the answer to its end.
+    """Post `body` to one of the server's routes as a stream and read the answer to its end.
+
+    Args:
+        route: `COMPLETIONS` or `CHAT`.
+        needs_text: whether an answer of tokens that show no text is an error; else its end
+            counts as the first text.
 
     Raises:
         BenchError: no connection, another status than 200, an error in the stream, a stream
-            that broke off, or an answer without text or usage.
+            that broke off, or an answer without usage, or without text where that is needed.
     """
     asked = {**body, "stream": True, "stream_options": {"include_usage": True}}
-    answer = _Answer(url, clock)
+    answer = _Answer(url, clock, needs_text=needs_text)
     try:
-        async with session.post(f"{url}/v1/completions", json=asked) as response:
+        async with session.post(url + route, json=asked) as response:
             if response.status != 200:
                 raise BenchError(f"{url} answered {response.status}: {await response.text()}")
             async for line in response.content:
@@ -83,9 +92,10 @@ async def stream_completion(
 class _Answer:
     """Takes a stream's lines as they come."""
 
-    def __init__(self, url: str, clock: Clock) -> None:
+    def __init__(self, url: str, clock: Clock, *, needs_text: bool) -> None:
         self._url = url
         self._clock = clock
+        self._needs_text = needs_text
         self._sent_at = clock()
         self._arrivals: list[float] = []
         self._usage: dict[str, object] = {}
@@ -104,12 +114,13 @@ class _Answer:
         """Return the answer, when all lines are taken. Raises BenchError where parts miss."""
         if self._end not in _ENDS:
             raise self._fault(f"ended a stream with finish_reason {self._end!r}")
-        if not self._arrivals or not self._usage:
+        if not self._usage or (self._needs_text and not self._arrivals):
             raise self._fault("sent no text or no usage")
+        ended_at = self._clock()
         return Streamed(
             sent_at=self._sent_at,
-            arrivals=tuple(self._arrivals),
-            ended_at=self._clock(),
+            arrivals=tuple(self._arrivals) or (ended_at,),
+            ended_at=ended_at,
             prompt_tokens=self._count("prompt_tokens"),
             completion_tokens=self._count("completion_tokens"),
             cached_tokens=self._cached(),
@@ -119,7 +130,7 @@ class _Answer:
         if not isinstance(event, dict) or "error" in event:
             raise self._fault(f"sent an error: {event}")
         for choice in event.get("choices") or ():
-            if choice.get("text"):
+            if choice.get("text") or _says_something(choice.get("delta")):
                 self._arrivals.append(self._clock())
             self._end = choice.get("finish_reason") or self._end
         self._usage = event.get("usage") or self._usage
@@ -137,3 +148,10 @@ class _Answer:
 
     def _fault(self, what: str) -> BenchError:
         return BenchError(f"{self._url} {what}")
+
+
+def _says_something(delta: object) -> bool:
+    """Whether a part of a chat's answer has text, thoughts or calls of tools."""
+    if not isinstance(delta, dict):
+        return False
+    return any(delta.get(name) for name in ("content", "reasoning_content", "tool_calls"))

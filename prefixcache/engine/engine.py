@@ -306,6 +306,7 @@ class Engine:
             pool=self.cache.counts(self._whole_group),
             running=len(self._scheduler.running),
             waiting=len(self._scheduler.waiting),
+            waiting_tokens=self._scheduler.waiting.n_tokens,
             steps_total=self._counters.steps,
             prompt_tokens_total=self._counters.prompt_tokens,
             cached_tokens_total=self._counters.cached_tokens,

@@ -19,8 +19,9 @@ class WaitingQueue:
         self.order = order
         self.tenants = tenants
         self.max_overtakes = max_overtakes
-        self._waiting: dict[Sequence, None] = {}
+        self._waiting: dict[Sequence, int] = {}  # and the tokens that it waited with
         self._serials = count()
+        self.n_tokens = 0  # prompt and output of all who wait
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -37,20 +38,24 @@ class WaitingQueue:
         """Let a new request wait."""
         sequence.serial = next(self._serials)
         self.tenants.enter(sequence.request.tenant)
-        self._waiting[sequence] = None
+        self._enter(sequence)
 
     def put_back(self, sequence: Sequence) -> None:
         """Let one who was preempted wait: before all of its priority who never ran."""
-        self._waiting[sequence] = None
+        self._enter(sequence)
 
     def remove(self, sequence: Sequence) -> None:
         """Take one out: it was admitted, or has ended."""
-        del self._waiting[sequence]
+        self.n_tokens -= self._waiting.pop(sequence)
         self.order.forget(sequence)
 
     def must_be_next(self, sequence: Sequence) -> bool:
         """Whether nobody may pass it: as many as may have, or its answer has begun."""
         return sequence.n_overtaken >= self.max_overtakes or sequence.cached_tokens is not None
+
+    def _enter(self, sequence: Sequence) -> None:
+        self._waiting[sequence] = sequence.n_tokens
+        self.n_tokens += sequence.n_tokens
 
 
 class Turns:

@@ -9,11 +9,14 @@ from __future__ import annotations
 import codecs
 import string
 from collections.abc import Iterable
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Protocol
 
 from prefixcache.text.definition import Step
 from prefixcache.text.tokenizer import Tokenizer
+
+_KEPT_SPELLINGS = 2**15  # the bytes of so many are not worked out again
 
 
 class IncrementalDetokenizer:
@@ -66,14 +69,23 @@ class _ByteStream:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._is_between = True  # the decoder holds no part of a character
 
     def push(self, token_id: int) -> str:
         spelling = self._tokenizer.spelling(token_id)
-        return "" if spelling is None else self._decoder.decode(bytes_of_spelling(spelling))
+        if spelling is None:
+            return ""
+        data = bytes_of_spelling(spelling)
+        if self._is_between and data.isascii():
+            return data.decode("ascii")  # what most tokens are
+        text = self._decoder.decode(data)
+        self._is_between = not self._decoder.getstate()[0]
+        return text
 
     def finish(self) -> str:
         text = self._decoder.decode(b"", final=True)
         self._decoder.reset()
+        self._is_between = True
         return text
 
 
@@ -124,6 +136,7 @@ def _stream(tokenizer: Tokenizer) -> _Stream:
     return _ByteStream(tokenizer) if kinds == ["ByteLevel"] else _RunStream(tokenizer)
 
 
+@lru_cache(maxsize=_KEPT_SPELLINGS)
 def bytes_of_spelling(spelling: str) -> bytes:
     """Return the bytes of a token; one with a letter that stands for no byte is its own text."""
     try:

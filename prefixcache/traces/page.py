@@ -49,7 +49,9 @@ def as_page(results: Sequence[ReplayResult], *, command: str) -> str:
 def _trace_parts(result: ReplayResult) -> Iterator[str]:
     yield f"<h2>{escape(result.trace.name)}</h2>"
     yield f"<p>{'<br>'.join(map(escape, trace_lines(result)))}</p>"
-    if skipped := "".join(f"<li>{escape(line)}</li>" for line in skipped_lines(result)):
+    if skipped := "".join(
+        f"<li>{escape(line)}</li>" for line in skipped_lines(result.trace.name, result.report)
+    ):
         yield f"<ul>{skipped}</ul>"
     yield "<h3>Hit rate by capacity</h3>"
     yield line_chart(over_capacity(result), x_label="capacity, blocks", is_log=True)

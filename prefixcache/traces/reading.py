@@ -43,6 +43,7 @@ class ReadOptions:
     block_tokens: int | None = None
     time_unit: str | None = None  # s, ms or us
     encoder: TextEncoder | None = None  # for traces with text; None: the stand-in
+    keep_prompts: bool = False  # requests of traces with text have it with them
 
     def __post_init__(self) -> None:
         if self.block_tokens is not None and self.block_tokens < 1:

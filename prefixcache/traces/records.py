@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class TracePrompt:
+    """What a request really said. It is either a text or messages."""
+
+    tokens: bytes  # packed, as the trace's encoder has them
+    text: str | None = None
+    messages: Sequence[Mapping[str, object]] = ()
+    tools: Sequence[object] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +29,7 @@ class TraceRequest:
     tenant: str | None = None
     model: str | None = None
     cached_tokens: int | None = None  # what the server that was recorded reused
+    prompt: TracePrompt | None = None  # where it is kept: `ReadOptions.keep_prompts`
 
     def with_ids(
         self, timestamp_seconds: float, hash_ids: tuple[int, ...], block_tokens: int
@@ -36,4 +48,5 @@ class TraceRequest:
             self.tenant,
             self.model,
             self.cached_tokens,
+            self.prompt,
         )

@@ -67,13 +67,12 @@ def result_table(results: Sequence[ReplayResult]) -> list[tuple[str, ...]]:
     return [_HEADS, *[_row_cells(row) for result in results for row in result.rows]]
 
 
-def skipped_lines(result: ReplayResult) -> Iterator[str]:
+def skipped_lines(name: str, report: ReadReport) -> Iterator[str]:
     """Yield a line for each of the first rows that were not used, and one for the others."""
-    report = result.report
     for row in report.skipped[:_SHOWN_ROWS]:
         yield f"{row.file}, {place(row.line)}: skipped: {row.reason}"
     if (n_more := report.rows_skipped - _SHOWN_ROWS) > 0:
-        yield f"{result.trace.name}: {n_more:,} more rows were skipped"
+        yield f"{name}: {n_more:,} more rows were skipped"
 
 
 def _trace_data(result: ReplayResult) -> dict[str, object]:

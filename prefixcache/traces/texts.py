@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import Protocol
 
-from prefixcache.index import TOKEN_BYTES, pack, unpack
+from prefixcache.index import TOKEN_BYTES, unpack
 
 _CHAIN_BYTES = 16
 _ID_BYTES = 8
@@ -81,8 +81,3 @@ class BlockDigests:
     def digest(self, name: str) -> bytes:
         """Return a keyed digest of a name."""
         return blake2b(name.encode(), key=self._key, digest_size=_CHAIN_BYTES).digest()
-
-
-def ids_of_tokens(ids: Sequence[int], digests: BlockDigests) -> tuple[int, ...]:
-    """Return the block ids of a prompt's token ids."""
-    return digests.ids(pack(ids))

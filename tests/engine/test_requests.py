@@ -381,3 +381,25 @@ def test_block_larger_than_chunks_and_prompts_works() -> None:
     for _ in range(2):
         assert oracle(bench.reference, prompt, 4).is_same(bench.run(prompt, 4).token_ids)
     assert oracle(bench.reference, prompt[:3], 4).is_same(bench.run(prompt[:3], 4).token_ids)
+
+
+def test_a_request_that_waits_is_counted_when_it_is_admitted() -> None:
+    """Its prompt and its hit stand in the counters once, however often it was looked at before."""
+    bench = Bench(n_blocks=40, max_running_requests=1)
+    warm = prompt_ids(24, seed=1)
+    bench.run(warm, 1)
+    bench.submit("first", prompt_ids(8, seed=2), 40)
+    bench.step()
+    bench.submit("waits", [*warm, 5], 1)
+    before = bench.engine.stats()
+    for _ in range(30):
+        bench.step()
+    waiting = bench.engine.stats()
+    assert bench.answers["waits"].cached_tokens is None
+    assert waiting.prompt_tokens_total == before.prompt_tokens_total
+    assert waiting.cached_tokens_total == before.cached_tokens_total
+    assert waiting.misses == before.misses
+    bench.drain()
+    after = bench.engine.stats()
+    assert after.prompt_tokens_total - before.prompt_tokens_total == 25
+    assert after.cached_tokens_total - before.cached_tokens_total == 24

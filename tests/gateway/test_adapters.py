@@ -98,10 +98,10 @@ async def test_adapters_come_and_go_while_the_server_runs(gateway: Gateway, fold
         await backend.load_adapter("three", "/nowhere")
     for child in psutil.Process().children():
         child.kill()
-    await until(lambda: not backend.is_ready, seconds=10)
+    await until(lambda: not backend.is_ready)
     with pytest.raises(NotReadyError):
         await backend.load_adapter("one", str(folders / "one"))
-    await until(lambda: backend.is_ready, seconds=60)
+    await until(lambda: backend.is_ready)
     assert await ask(gateway, "two") == (two, 0, "two")
     gateway.service.use_info(await backend.unload_adapter("two"))
     with pytest.raises(openai.NotFoundError):
@@ -121,7 +121,7 @@ async def test_weights_are_reloaded_while_the_server_runs(folders: Path, tmp_pat
             parameter.data = parameter.data.flip(0)
         model.save_pretrained(tmp_path)
         running = asyncio.create_task(ask(gateway, MODEL))
-        await until(lambda: backend.stats().running or running.done(), seconds=10)
+        await until(lambda: backend.stats().running or running.done())
         gateway.service.use_info(await backend.reload())
         assert (await running)[0] == old
         new, cached, _ = await ask(gateway, MODEL)

@@ -47,6 +47,23 @@ async def test_a_stream_is_read_to_its_end(session: aiohttp.ClientSession) -> No
     assert (answer.prompt_tokens, answer.completion_tokens, answer.cached_tokens) == (5, 2, None)
 
 
+async def test_an_answer_without_text_may_be_taken(session: aiohttp.ClientSession) -> None:
+    """Where text is not needed, the end of the answer stands for it."""
+    async with fake_server({}, END + USAGE + DONE) as url:
+        answer = await stream_completion(session, url, {}, needs_text=False)
+    assert answer.arrivals == (answer.ended_at,)
+
+
+@pytest.mark.parametrize("delta", ['{"content":"a"}', '{"reasoning_content":"a"}'])
+async def test_parts_of_a_chat_are_arrivals(session: aiohttp.ClientSession, delta: str) -> None:
+    """Text and thoughts count; a part that says who speaks does not."""
+    role = b'data: {"choices":[{"delta":{"role":"assistant"}}]}\n\n'
+    part = b'data: {"choices":[{"delta":%s}]}\n\n' % delta.encode()
+    async with fake_server({}, role + part + END + USAGE + DONE) as url:
+        answer = await stream_completion(session, url, {})
+    assert len(answer.arrivals) == 1
+
+
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [

@@ -24,9 +24,7 @@ FRESH = re.compile(r"req_[0-9a-f]{32}")
 
 @pytest.fixture
 async def gateway(tmp_path: Path) -> AsyncIterator[Gateway]:
-    async with running_gateway(
-        echo_backend(tmp_path), max_body_bytes=100_000, body_seconds=0.3
-    ) as running:
+    async with running_gateway(echo_backend(tmp_path), max_body_bytes=100_000) as running:
         yield running
 
 
@@ -114,10 +112,11 @@ async def test_continue_is_said_only_to_what_will_be_read(gateway: Gateway) -> N
     assert taken.startswith(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK")
 
 
-async def test_a_body_that_does_not_come_is_timed_out(gateway: Gateway) -> None:
+async def test_a_body_that_does_not_come_is_timed_out(tmp_path: Path) -> None:
     """A client that promises a body and sends none is told so and let go."""
     expectations = ((), ("Expect: 100-continue",))
-    answers = await asyncio.gather(*(raw(gateway, head(*lines)) for lines in expectations))
+    async with running_gateway(echo_backend(tmp_path), body_seconds=0.3) as gateway:
+        answers = await asyncio.gather(*(raw(gateway, head(*lines)) for lines in expectations))
     for answer in answers:
         assert b"HTTP/1.1 408" in answer
         assert b'"code":"body_timeout"' in answer

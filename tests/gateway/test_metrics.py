@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
 from tests.support.gateways import MODEL, echo_backend, running_gateway
 
 TEXT = "/v1/completions"
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
 
 
 async def test_a_fresh_server_shows_zeros(tmp_path: Path) -> None:
@@ -56,3 +60,51 @@ async def test_two_gateways_in_one_process_count_for_themselves(tmp_path: Path) 
             counters: Any
             _, counters = await asyncio.gather(first.counters(), second.counters())
     assert counters["prefixcache_prompt_tokens_total"] == 0
+
+
+async def test_metrics_that_the_manual_names_are_exposed(tmp_path: Path) -> None:
+    """Each name on any page is a sample's or a family's, with the labels that it is shown with."""
+    pages = [*(ROOT / "gateway/manual").glob("*.md"), ROOT / "README.md"]
+    text = "".join(page.read_text(encoding="utf-8") for page in pages)
+    named = set(re.findall(r"`(prefixcache_\w+)(?:\{([\w,]*)\})?`", text))
+    assert named
+    async with running_gateway(echo_backend(tmp_path)) as gateway:
+        await gateway.post(TEXT, {"model": MODEL, "prompt": "one"})
+        counters = await gateway.counters()
+    for name, labels in named:
+        samples = [sample for sample in counters if sample.partition("{")[0] == name]
+        assert samples, name
+        assert set(re.findall(r'(\w+)="', samples[0])) >= set(filter(None, labels.split(","))), name
+
+
+def dashboard_queries() -> list[str]:
+    """Every query of the Grafana dashboard."""
+    page = json.loads((EXAMPLES / "grafana.json").read_text(encoding="utf-8"))
+    return [target["expr"] for panel in page["panels"] for target in panel["targets"]]
+
+
+async def test_the_grafana_dashboard_asks_for_what_there_is(tmp_path: Path) -> None:
+    """Each name in a query is exposed, with the labels that it groups by."""
+    async with running_gateway(echo_backend(tmp_path)) as gateway:
+        for _ in range(2):
+            await gateway.post(TEXT, {"model": MODEL, "prompt": "one two three"})
+        samples = await gateway.counters()
+    names = {name.partition("{")[0] for name in samples}
+    labels = {label for name in samples for label in re.findall(r'(\w+)="', name)}
+    queries = dashboard_queries()
+    assert len(queries) > 15
+    for query in queries:
+        asked = set(re.findall(r"prefixcache_\w+", query))
+        assert asked
+        assert asked <= names, query
+        for group in re.findall(r"by \(([^)]*)\)", query):
+            assert set(group.split(", ")) <= labels, query
+
+
+async def test_every_metric_is_on_the_grafana_dashboard(tmp_path: Path) -> None:
+    """What is exposed can be seen."""
+    async with running_gateway(echo_backend(tmp_path)) as gateway:
+        samples = await gateway.counters()
+    shown = set(re.findall(r"prefixcache_\w+", " ".join(dashboard_queries())))
+    names = {name.partition("{")[0] for name in samples if "_created" not in name}
+    assert {re.sub(r"_(count|sum)$", "_bucket", name) for name in names} <= shown

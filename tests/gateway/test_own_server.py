@@ -42,4 +42,4 @@ async def test_no_server_outlives_the_process_that_started_it(
     assert children
     os.kill(parent.pid, number)
     await parent.wait()
-    await until(lambda: not any(child.is_running() for child in children), seconds=20)
+    await until(lambda: not any(child.is_running() for child in children))

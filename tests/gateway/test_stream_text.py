@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from prefixcache.types import FinishReason
+from tests.support.anthropics import events
 from tests.support.gateways import MODEL, Gateway, echo_backend, running_gateway
+from tests.support.scripted import ScriptedBackend
+from tests.support.tokenizers import write_piece_tokenizer
 
 STOPS = [
     (["The quick br", "own", " f", "ox jumps"], ["own fox"], "The quick br"),
@@ -109,3 +114,51 @@ async def test_a_character_in_two_tokens_is_sent_once_whole(tmp_path: Path) -> N
         stream = await gateway.openai.completions.create(model=MODEL, prompt=[0, 1], stream=True)
         texts = [chunk.choices[0].text async for chunk in stream]
     assert texts == ["é", ""]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_each_choice_ends_for_its_own_reason(tmp_path: Path, stream: bool) -> None:
+    """However many tokens all have together, and each index ends once."""
+    write_piece_tokenizer(tmp_path, [b"x"])
+    scripts = [["a"] * 6 + [FinishReason.STOP], ["b"] * 7 + [FinishReason.STOP],
+               ["c"] * 10 + [FinishReason.LENGTH]]  # fmt: skip
+    body = {"model": MODEL, "prompt": "x", "n": 3, "max_tokens": 10, "stream": stream}
+    async with (
+        running_gateway(ScriptedBackend(tmp_path, scripts)) as gateway,
+        gateway.http.post(f"{gateway.url}/v1/completions", json=body) as reply,
+    ):
+        said = await reply.text()
+    lines = [line.removeprefix("data: ") for line in said.splitlines() if "{" in line]
+    choices = [choice for line in lines for choice in json.loads(line)["choices"]]
+    ends = [(each["index"], each["finish_reason"]) for each in choices if each["finish_reason"]]
+    assert sorted(ends) == [(0, "stop"), (1, "stop"), (2, "length")]
+
+
+@pytest.mark.parametrize(("pieces", "stop", "expected"), STOPS)
+async def test_other_dialects_stop_at_the_same_place(
+    tmp_path: Path, pieces: list[str], stop: list[str], expected: str
+) -> None:
+    """Anthropic's and Gemini's texts end where OpenAI's do, streamed and not."""
+    turn, text = f"/v1beta/models/{MODEL}", "".join(pieces)
+    message = {"model": MODEL, "max_tokens": 50, "stop_sequences": stop,
+               "messages": [{"role": "user", "content": text}]}  # fmt: skip
+    content = {"contents": [{"parts": [{"text": text}]}],
+               "generationConfig": {"stopSequences": stop}}  # fmt: skip
+    async with running_gateway(echo_backend(tmp_path, [p.encode() for p in pieces])) as gateway:
+        told: Any = (await gateway.post("/v1/messages", message))[1]
+        assert "".join(block["text"] for block in told["content"]) == expected
+        pushed = [event for _, event in await events(gateway, message)]
+        deltas = [
+            event["delta"]["text"] for event in pushed if "index" in event and "delta" in event
+        ]
+        assert "".join(deltas) == expected
+        assert (told["stop_reason"] == "stop_sequence") == (expected != text)
+        told = (await gateway.post(f"{turn}:generateContent", content))[1]
+        assert shown(told) == expected
+        _, chunks = await gateway.post(f"{turn}:streamGenerateContent", content)
+        assert "".join(map(shown, chunks)) == expected
+
+
+def shown(reply: Any) -> str:
+    """Return the text of a Gemini answer, or of a piece of one."""
+    return "".join(part["text"] for part in reply["candidates"][0]["content"]["parts"])

@@ -31,9 +31,10 @@ def runs(request: pytest.FixtureRequest) -> Iterator[dict[str, Future[Done]]]:
     """The runs of the faults that were chosen, by name: one for each processor at a time."""
     chosen = [item for item in request.session.items if isinstance(item, pytest.Function)]
     faults = [
-        item.callspec.params["fault"]
+        fault
         for item in chosen
         if item.originalname == test_a_planted_fault_is_caught.__name__
+        and isinstance(fault := item.callspec.params["fault"], Fault)
     ]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         yield {fault.name: pool.submit(run_planted, fault) for fault in faults}

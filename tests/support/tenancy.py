@@ -6,6 +6,7 @@ import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from openai import AsyncOpenAI
 
@@ -17,7 +18,7 @@ from gateway.prompts_db import PromptsDb
 from gateway.tenancy import Tenancy
 from gateway.tenants import TenantConfig
 from gateway.usage_db import UsageDb
-from tests.support.gateways import ConfigValue, Gateway, running_gateway
+from tests.support.gateways import Gateway, running_gateway
 
 ACME, BETA, ADMIN = (new_key(os.urandom) for _ in range(3))
 NOON = 1_796_040_000.0  # 2026-11-30T12:00:00Z: the next day is another month
@@ -86,7 +87,7 @@ async def keyed_gateway(
     usage_db: UsageDb | None = None,
     read_settings: Callable[[], Settings] | None = None,
     prompts_db: PromptsDb | None = None,
-    **settings: ConfigValue,
+    **settings: Any,
 ) -> AsyncIterator[Keyed]:
     """Serve `backend` to whoever has one of our keys."""
     clock, wall_clock = HandClock(), HandClock(NOON)

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable
 
 
-async def until(condition: Callable[[], object], seconds: float = 5) -> None:
-    """Return once `condition` is true; TimeoutError when it is not in time."""
+async def until(condition: Callable[[], object], seconds: float = 60) -> None:
+    """Return once `condition` is true; TimeoutError when it seems that it never will be."""
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 - conditions are plain values, not events
             await asyncio.sleep(0.005)

@@ -5,19 +5,25 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
 import pytest
 
 from gateway.cli import main
+from gateway.client.prompts import WORDS
+from gateway.generate import generate
 from gateway.replay import replay_command
 from prefixcache.traces import FORMATS, read_trace
+from tests.support.servers import Server, running_server
+from tests.support.tokenizers import write_piece_tokenizer
 from tests.support.traces import write_mooncake
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "gateway/manual/replay.md").read_text(encoding="utf-8")
 RESULT = json.loads((ROOT / "examples/results/replay.json").read_text(encoding="utf-8"))
+SERVER = "http://127.0.0.1:8000"
 BLOCK = re.compile(r"```(\w+)\n(.*?)```", re.DOTALL)
 
 
@@ -49,16 +55,48 @@ def test_rates_by_each_definition_are_the_committed_ones() -> None:
     assert shown == [f"{rates[name]:.4f}".lstrip("0") for name in names]
 
 
+def test_figures_of_the_live_replay_are_the_committed_ones() -> None:
+    """What was cached, what was foretold, and that no request differed."""
+    result = json.loads((ROOT / "examples/results/replay_live.json").read_text(encoding="utf-8"))
+    cached = result["cached"]
+    assert f"{cached['server_tokens']:,} of {cached['prompt_tokens']:,} prompt tokens" in PAGE
+    assert cached["equal"] == cached["requests"] == result["rows"]["sent"]
+    assert cached["server_tokens"] == cached["predicted_tokens"]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server without a model, to send traces to."""
+    folder = tmp_path_factory.mktemp("echo")
+    write_piece_tokenizer(folder, [word.encode() for word in WORDS])
+    arguments = ["--log-level", "warning", "--backend", "echo", "--model", str(folder)]
+    with running_server(arguments) as running:
+        yield running
+
+
 @pytest.mark.parametrize("command", blocks("bash"))
-def test_commands_run(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a trace of that name."""
+def test_commands_run(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """On traces of those names; what is sent goes to a server of this test's."""
     monkeypatch.chdir(tmp_path)
-    write_mooncake(Path("conversation_trace.jsonl"), (1, 2), (1, 3))
+    for name in ("conversation_trace.jsonl", "talk.jsonl"):
+        write_mooncake(Path(name), (1, 2), (1, 3))
+    if SERVER in command:
+        command = command.replace(SERVER, request.getfixturevalue("server").url)
     program, *arguments = shlex.split(command)
     assert program == "prefixcache"
     with pytest.raises(SystemExit) as left:
         main(arguments)
     assert not left.value.code
+
+
+def test_every_workload_and_its_options_are_there() -> None:
+    """By their names."""
+    for name, command in generate.commands.items():
+        assert f"`{name}`" in PAGE
+        for parameter in command.params:
+            assert parameter.opts[0] in PAGE
 
 
 def test_the_recording_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

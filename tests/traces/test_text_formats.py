@@ -95,7 +95,7 @@ def test_a_chat_that_the_template_refuses_is_a_bad_row(
     path = write_lines(
         tmp_path / "a.jsonl", {"messages": [HELLO]}, {"messages": [{"role": "king"}]}
     )
-    with pytest.raises(TraceError, match="line 2: role 'king' is unknown"):
+    with pytest.raises(TraceError, match=r"line 2: .*role 'king' is unknown"):
         read_trace(path, options=ReadOptions(encoder=encoder, strict=True))
 
 

@@ -9,11 +9,12 @@ from typing import Any
 import msgspec
 
 from prefixcache.errors import PrefixCacheError
+from prefixcache.index import pack
 from prefixcache.traces.formats.arrays import read_array
 from prefixcache.traces.formats.rows import Count, decode, read_rows
 from prefixcache.traces.reading import Reading, RowError
-from prefixcache.traces.records import TraceRequest
-from prefixcache.traces.texts import BlockDigests, StandIn, TextEncoder, ids_of_tokens
+from prefixcache.traces.records import TracePrompt, TraceRequest
+from prefixcache.traces.texts import BlockDigests, StandIn, TextEncoder
 
 BLOCK_TOKENS = 16  # where no option says otherwise
 
@@ -69,6 +70,7 @@ class _Texts:
     def __init__(self, reading: Reading) -> None:
         self.encoder: TextEncoder = reading.options.encoder or StandIn()
         self.digests = BlockDigests(reading.options.block_tokens or BLOCK_TOKENS)
+        self._keeps = reading.options.keep_prompts
 
     def chat(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[object] | None
@@ -92,14 +94,26 @@ class _Texts:
         tokens: list[int],
         n_output: int,
         *,
+        text: str | None = None,
+        messages: Sequence[Mapping[str, Any]] = (),
+        tools: Sequence[object] | None = None,
         conversation: str | None = None,
         tenant: str | None = None,
         model: str | None = None,
     ) -> TraceRequest:
         """Return the request of a tokenized prompt; its last part of a block has no id."""
-        ids = ids_of_tokens(tokens, self.digests)
-        size = self.digests.block_tokens
-        return TraceRequest(seconds, len(tokens), n_output, ids, size, conversation, tenant, model)
+        packed = pack(tokens)
+        return TraceRequest(
+            seconds,
+            len(tokens),
+            n_output,
+            self.digests.ids(packed),
+            self.digests.block_tokens,
+            conversation,
+            tenant,
+            model,
+            prompt=TracePrompt(packed, text, tuple(messages), tools) if self._keeps else None,
+        )
 
 
 def read_chat_log(path: Path, reading: Reading) -> Iterator[TraceRequest]:
@@ -126,6 +140,8 @@ def read_chat_log(path: Path, reading: Reading) -> Iterator[TraceRequest]:
             seconds,
             tokens,
             reading.count(n_output, "output_length"),
+            messages=body.messages,
+            tools=body.tools,
             conversation=None if row.session_id is None else str(row.session_id),
             tenant=row.tenant,
             model=body.model,
@@ -149,6 +165,7 @@ def read_agent_log(path: Path, reading: Reading) -> Iterator[TraceRequest]:
             reading.seconds(row.timestamp),
             tokens,
             reading.count(n_output, "output"),
+            text=row.input,
             conversation=session,
         )
 
@@ -185,7 +202,13 @@ def _answers(
         if turn.from_ in _ANSWERERS:
             if messages:
                 tokens, n_output = texts.chat(messages, None), len(texts.text(turn.value))
-                yield texts.request(reading.seconds(None), tokens, n_output, conversation=name)
+                yield texts.request(
+                    reading.seconds(None),
+                    tokens,
+                    n_output,
+                    messages=messages,
+                    conversation=name,
+                )
             messages.append({"role": "assistant", "content": turn.value})
         elif turn.from_ in _ROLES:
             messages.append({"role": _ROLES[turn.from_], "content": turn.value})

@@ -1,0 +1,107 @@
+"""The operator's page in a real browser."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+from selenium.webdriver.support.wait import WebDriverWait
+
+from tests.support.bodies import TEXT
+from tests.support.browser import browser, look
+from tests.support.gateways import MODEL, echo_backend
+from tests.support.tenancy import ACME, ADMIN, BETA, Keyed, bearer, keyed_gateway
+
+PATIENCE_SECONDS = 30
+PHONE, DESK = (390, 844), (1280, 900)
+
+
+@pytest.fixture
+async def keyed(tmp_path: Path) -> AsyncIterator[Keyed]:
+    """A gateway with a little traffic of two tenants."""
+    async with keyed_gateway(echo_backend(tmp_path), trend_seconds=0.1) as running:
+        for key in (ACME, ACME, BETA):
+            body = {"model": MODEL, "prompt": "one two three" * 6}
+            status, _ = await running.gateway.post(TEXT, body, **bearer(key))
+            assert status == 200
+        yield running
+
+
+def open_page(page: webdriver.Chrome, keyed: Keyed) -> None:
+    page.get(f"http://operator:{ADMIN}@127.0.0.1:{keyed.gateway.port}/dashboard")
+    WebDriverWait(page, PATIENCE_SECONDS).until(
+        lambda shown: shown.find_elements(By.CSS_SELECTOR, "#tree [role=treeitem]")
+    )
+
+
+def text_of(page: webdriver.Chrome, selector: str) -> str:
+    return page.find_element(By.CSS_SELECTOR, selector).text
+
+
+def sizes(page: webdriver.Chrome) -> Any:
+    return page.execute_script(
+        "return [document.documentElement.scrollWidth, innerWidth,"
+        " getComputedStyle(document.body).backgroundColor]"
+    )
+
+
+def see_all(keyed: Keyed) -> None:
+    """Open the page and look at everything that it shows."""
+    with browser() as page:
+        grounds = []
+        for width, height in (DESK, PHONE):
+            for scheme in ("light", "dark"):
+                look(page, width, height, scheme)
+                open_page(page, keyed)
+                needed, available, ground = sizes(page)
+                assert needed <= available == width, (width, scheme)
+                grounds.append(ground)
+        assert grounds[0] == grounds[2] != grounds[1] == grounds[3]
+        assert text_of(page, "#state") == "ready"
+        assert "acme" in text_of(page, "#tenants")
+        assert "beta" in text_of(page, "#tenants")
+        assert "nothing stored" in text_of(page, "#misses")
+        assert "None are published." in text_of(page, "#published")
+        assert len(page.find_elements(By.CSS_SELECTOR, ".charts svg[aria-label]")) == 4
+        hosts = page.execute_script(
+            "return performance.getEntriesByType('resource').map((each) => new URL(each.name).host)"
+        )
+        assert set(hosts) == {f"127.0.0.1:{keyed.gateway.port}"}
+        log: Any = page.execute("getLog", {"type": "browser"})
+        assert [line["message"] for line in log["value"]] == []
+
+
+def walk_the_tree(keyed: Keyed) -> None:
+    """Go through the tree with the keyboard alone, zoom, and colour it by tenant."""
+    with browser() as page:
+        look(page, *DESK, "light")
+        open_page(page, keyed)
+        bar = page.find_element(By.CSS_SELECTOR, "#tree [tabindex='0']")
+        page.execute_script("arguments[0].focus()", bar)
+        bar.send_keys("\ue015")  # arrow down
+        focused = page.switch_to.active_element
+        assert focused.get_attribute("aria-level") == "2"
+        assert "18 tokens from 0" in text_of(page, "#tree-detail")
+        n_bars = len(page.find_elements(By.CSS_SELECTOR, "#tree [role=treeitem]"))
+        focused.send_keys("\ue007")  # enter
+        assert len(page.find_elements(By.CSS_SELECTOR, "#tree [role=treeitem]")) < n_bars
+        page.switch_to.active_element.send_keys("\ue00c")  # escape, twice: out to its tree, to all
+        page.switch_to.active_element.send_keys("\ue00c")
+        assert len(page.find_elements(By.CSS_SELECTOR, "#tree [role=treeitem]")) == n_bars
+        page.find_element(By.CSS_SELECTOR, "input[value=tenant]").click()
+        assert text_of(page, "#tree-legend").split() == ["acme", "beta"]
+
+
+async def test_the_page_shows_the_server(keyed: Keyed) -> None:
+    """Wide and narrow, light and dark, it fits, shows real data and loads nothing else."""
+    await asyncio.to_thread(see_all, keyed)
+
+
+async def test_the_tree_works_without_a_pointer(keyed: Keyed) -> None:
+    """Keys move along and into it, and say what is there."""
+    await asyncio.to_thread(walk_the_tree, keyed)
