@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import re
+import tomllib
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from gateway.api.openai_models import CHAT_DECODER
+from gateway.api.prompts import PublishBody
 from gateway.backends.echo import EchoBackend
 from gateway.tenants import TenantConfig
 from tests.support.gateways import MODEL, running_gateway
@@ -321,3 +325,14 @@ async def test_no_card_of_nothing(keyed: Keyed) -> None:
     for path in ("kind", "kind/1", "kind/x"):
         answer = await request(keyed, "GET", f"{PROMPTS}/{path}", key=ADMIN)
         assert code_of(answer) == (404, "prompt_not_found")
+
+
+def test_the_pages_examples_are_what_is_read() -> None:
+    """The file and the request that the manual shows are a prompt and a chat."""
+    page = (Path(__file__).parents[2] / "gateway/manual/prompts.md").read_text(encoding="utf-8")
+    (file,) = re.findall(r"```toml\n(.*?)```", page, re.S)
+    assert msgspec.convert(tomllib.loads(file), PublishBody).name == "support"
+    (body,) = re.findall(r"```json\n(.*?)```", page, re.S)
+    named = CHAT_DECODER.decode(body).prompt
+    assert named is not None
+    assert named.name == "support"

@@ -189,7 +189,7 @@ async def test_items_are_read_as_a_conversation(tmp_path: Path) -> None:
         ({"background": True}, "background"),
         ({"truncation": "auto"}, "truncation"),
         ({"conversation": "conv_1"}, "conversation"),
-        ({"prompt": {"id": "p"}}, "prompt"),
+        ({"prompt": {"id": "p", "variables": {"a": "b"}}}, "prompt.variables"),
         ({"metadata": {str(n): "" for n in range(17)}}, "metadata"),
         ({"metadata": {"k" * 65: ""}}, "metadata"),
         ({"metadata": {"k": "v" * 513}}, "metadata"),

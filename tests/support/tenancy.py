@@ -103,6 +103,7 @@ async def keyed_gateway(
 
     async with running_gateway(
         backend,
+        metrics=None,
         make_tenancy=make,
         read_settings=read_settings,
         prompts_db=prompts_db,
