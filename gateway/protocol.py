@@ -30,6 +30,8 @@ class Connection(web.RequestHandler):
         message: str | None = None,
     ) -> web.StreamResponse:
         """Return the answer to what went wrong outside the application, and close after it."""
+        if isinstance(exc, ConnectionError):  # nobody is there; the middleware has taken note
+            raise ConnectionAbortedError("the client has gone") from exc
         request_id = shown_request_id(request, lambda: uuid.uuid4().hex)
         if status < 500:
             _log.info("no HTTP request: %s id=%s", type(exc).__name__, request_id)
