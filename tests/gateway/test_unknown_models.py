@@ -12,7 +12,7 @@ from tests.support.gateways import Gateway
 TURNS = [{"role": "user", "content": "one"}]
 FIELDS = {  # whatever any of the routes needs
     "messages": TURNS, "prompt": "one", "input": "one", "tokens": [1], "max_tokens": 1,
-    "contents": [{"parts": [{"text": "one"}]}],
+    "contents": [{"parts": [{"text": "one"}]}], "name": "p", "system": "one",
 }  # fmt: skip
 NAMED = {
     route.path: route
@@ -29,8 +29,8 @@ async def test_an_unknown_model_is_not_found(gateway: Gateway, path: str) -> Non
     body: Any = {name: value for name, value in FIELDS.items() if name in needed}
     if path == "/tokenize":
         del body["messages"]  # one of the two
-    if "input" in body:
-        del body["prompt"]  # which is another thing there
+    elif path != "/v1/completions":
+        body.pop("prompt", None)  # which is a published one there
     url = f"{before}nonsense{after}" if after else path
     status, reply = await gateway.post(url, body | {"model": "nonsense"})
     error: Any = reply["error"]
