@@ -11,12 +11,13 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from gateway.cli import main
 from tests.support.tokenizers import write_piece_tokenizer
 
 COMMAND = (sys.executable, "-m", "gateway.cli")
@@ -27,6 +28,22 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*COMMAND, *arguments], capture_output=True, text=True, timeout=30, check=False
     )
+
+
+@pytest.fixture
+def command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    """Runs what ends by itself in this process; gives its code, output and errors."""
+    monkeypatch.setenv("OMP_WAIT_POLICY", "passive")  # else the command sets how long to spin
+
+    def run_here(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            main(arguments)
+        said = capsys.readouterr()
+        return int(ended.value.code or 0), said.out, said.err
+
+    return run_here
 
 
 @contextmanager
@@ -135,10 +152,6 @@ def test_flags_win_over_the_file(model: str, tmp_path: Path) -> None:
         ("serve", "--drain-seconds", "-1"),
         ("serve", "--drain-seconds", "nan"),
         ("serve", "--served-model-name", ""),
-        ("serve", "--model", "/nonexistent/model"),
-        ("serve", "--model", "./nonexistent.gguf"),
-        ("serve", "--model", "/"),
-        ("serve", "--model", __file__),
         ("bench", "nonsense"),
         ("bench", "index", "--workload", "A,E"),
         ("bench", "index", "--workload", ""),
@@ -150,11 +163,29 @@ def test_flags_win_over_the_file(model: str, tmp_path: Path) -> None:
         ("bench", "quality", "--weights", "4bit"),
     ],
 )
-def test_bad_input_is_one_line_and_code_2(arguments: tuple[str, ...]) -> None:
+def test_bad_input_is_one_line_and_code_2(
+    command: Callable[..., tuple[int, str, str]], arguments: tuple[str, ...]
+) -> None:
     """Whatever is wrong with the command line is one line on standard error."""
-    done = run(*arguments)
-    assert done.returncode == 2
-    assert done.stdout == ""
+    code, out, err = command(*arguments)
+    assert (code, out) == (2, "")
+    assert re.fullmatch(r"prefixcache: [^\n]+\n", err)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--port", "x"),
+        ("--model", "/nonexistent/model"),
+        ("--model", "./nonexistent.gguf"),
+        ("--model", "/"),
+        ("--model", __file__),
+    ],
+)
+def test_a_process_ends_with_the_code_and_the_line(flags: tuple[str, ...]) -> None:
+    """A shell sees the same, also where a worker had to look first."""
+    done = run("serve", *flags)
+    assert (done.returncode, done.stdout) == (2, "")
     assert re.fullmatch(r"prefixcache: [^\n]+\n", done.stderr)
 
 
@@ -187,7 +218,7 @@ def test_a_start_that_fails_is_one_line_and_code_1(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "example"),
+    ("words", "example"),
     [
         ((), "serve"),
         (("serve",), "serve"),
@@ -198,11 +229,13 @@ def test_a_start_that_fails_is_one_line_and_code_1(tmp_path: Path) -> None:
         (("bench", "quality"), "bench quality"),
     ],
 )
-def test_help_ends_with_an_example(command: tuple[str, ...], example: str) -> None:
+def test_help_ends_with_an_example(
+    command: Callable[..., tuple[int, str, str]], words: tuple[str, ...], example: str
+) -> None:
     """Help goes to standard output, says what is there and how it is used."""
-    done = run(*command, "--help")
-    assert done.returncode == 0
-    assert re.search(rf"Example: prefixcache {example} [^\n]+\n\Z", done.stdout)
+    code, out, _ = command(*words, "--help")
+    assert code == 0
+    assert re.search(rf"Example: prefixcache {example} [^\n]+\n\Z", out)
 
 
 def test_the_gateway_does_not_import_torch() -> None:
