@@ -7,12 +7,12 @@ from pathlib import Path
 import click
 
 from gateway.bench import each, one_of, save
+from gateway.policy_flags import policy_flags
 from prefixcache.bench.policies import as_data, as_table, compare
 from prefixcache.index.policies import POLICY_NAMES, PolicyOptions
 from prefixcache.traces import read_trace
 
 _UNLIMITED = "unlimited"
-_DEFAULTS = PolicyOptions()
 
 
 def _capacity(text: str) -> int | None:
@@ -53,21 +53,7 @@ def _capacity(text: str) -> int | None:
     metavar="NAME,...",
     help=f"Of {', '.join(POLICY_NAMES)}.",
 )
-@click.option(
-    "--idle-ttl",
-    "idle_ttl_seconds",
-    type=click.FloatRange(min=0, min_open=True),
-    default=_DEFAULTS.idle_ttl_seconds,
-    show_default=True,
-    help="Seconds, for ttl.",
-)
-@click.option(
-    "--protected-share",
-    type=click.FloatRange(0, 1, min_open=True),
-    default=_DEFAULTS.protected_share,
-    show_default=True,
-    help="Of the listed blocks, for slru and cost-aware.",
-)
+@policy_flags
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the result here.")
 def policies(
     paths: tuple[Path, ...],

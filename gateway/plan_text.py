@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict
 
+import msgspec
+
 from gateway.tables import as_columns
 from prefixcache.plan import DeviceRow, LayerKind, Plan
 
@@ -38,7 +40,11 @@ def as_data(plan: Plan) -> dict[str, object]:
         "reading": {**asdict(plan.reading), "saved_share": plan.reading.saved_share},
         "devices": [asdict(row) for row in plan.devices],
         "replays": [
-            {**_fields(each.row), "kv_bytes": each.kv_bytes, "hit_share": each.row.hit_share}
+            {
+                **msgspec.structs.asdict(each.row),
+                "kv_bytes": each.kv_bytes,
+                "hit_share": each.row.hit_share,
+            }
             for each in plan.replays
         ],
     }
@@ -50,10 +56,6 @@ def amount(n_bytes: float) -> str:
         if n_bytes >= size:
             return f"{n_bytes / size:.2f} {unit}"
     return f"{n_bytes:.0f} B"
-
-
-def _fields(row: object) -> dict[str, object]:
-    return {name: getattr(row, name) for name in row.__struct_fields__}  # type: ignore[attr-defined]
 
 
 def _model(plan: Plan) -> str:

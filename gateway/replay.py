@@ -11,6 +11,7 @@ import click
 from gateway.bench import each, one_of, save
 from gateway.client.live_report import live_data, live_text
 from gateway.client.own_server import run_to_the_end
+from gateway.policy_flags import policy_flags
 from gateway.replay_live import INTERRUPTED, LiveOptions, replayed_against
 from gateway.replay_live_options import LiveFlags, is_given, live_options
 from gateway.replay_options import (
@@ -32,8 +33,6 @@ from prefixcache.traces.reading import SECONDS_PER_UNIT
 from prefixcache.traces.report import as_data, as_text
 from prefixcache.traces.runs import ReplayPlan
 from prefixcache.traces.whatif import ROUTINGS, WhatIf
-
-_DEFAULTS = PolicyOptions()
 
 
 @click.command(
@@ -123,21 +122,7 @@ _DEFAULTS = PolicyOptions()
     type=float,
     help="Cut silences to so many seconds of the trace, before the speed counts.",
 )
-@click.option(
-    "--idle-ttl",
-    "idle_ttl_seconds",
-    type=click.FloatRange(min=0, min_open=True),
-    default=_DEFAULTS.idle_ttl_seconds,
-    show_default=True,
-    help="Seconds, for ttl.",
-)
-@click.option(
-    "--protected-share",
-    type=click.FloatRange(0, 1, min_open=True),
-    default=_DEFAULTS.protected_share,
-    show_default=True,
-    help="Of the listed blocks, for slru and cost-aware.",
-)
+@policy_flags
 @click.option(
     "--tenants",
     type=click.Choice(("isolated", "shared")),

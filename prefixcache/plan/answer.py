@@ -95,7 +95,7 @@ def make_plan(shape: ModelShape, weights: Weights, question: Question) -> Plan:
         weights,
         question,
         list(_kv_rows(shape, question)),
-        reading(shape, weights.active, max(question.contexts[0], 1), question.shared_tokens),
+        reading(shape, weights.active, question.contexts[0], question.shared_tokens),
         list(_device_rows(shape, weights, question)),
         [_replayed(row, shape, question.formats[0]) for row in question.replays],
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, floor
 
 from prefixcache.errors import ConfigError
@@ -106,16 +106,9 @@ def _requests_in(
 ) -> int:
     """Return how many requests of a kind fit; each after the first costs the same."""
     share = share_on_each(shape, n_devices)
-    one, two = (load_bytes(shape, kept, _of(load, n_requests)) * share for n_requests in (1, 2))
+    one, two = (
+        load_bytes(shape, kept, replace(load, requests=n_requests)) * share for n_requests in (1, 2)
+    )
     if one > room_bytes:
         return 0
     return 1 + floor((room_bytes - one) / (two - one)) if two > one else load.requests
-
-
-def _of(load: Load, n_requests: int) -> Load:
-    return Load(
-        context_tokens=load.context_tokens,
-        requests=n_requests,
-        shared_tokens=load.shared_tokens,
-        block_tokens=load.block_tokens,
-    )

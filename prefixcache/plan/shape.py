@@ -62,11 +62,6 @@ class ModelShape:
     unknown: tuple[str, ...] = ()  # what could not be told from the configuration, for people
 
     @property
-    def attending_layers(self) -> int:
-        """How many layers compare each token with those before it."""
-        return sum(layer.numbers_per_token > 0 for layer in self.layers)
-
-    @property
     def kv_heads(self) -> int:
         """Key/value heads of the layer that has most."""
         return max((layer.kv_heads for layer in self.layers), default=0)
