@@ -190,6 +190,10 @@ class PromptTooLongError(PrefixCacheError):
         )
 
 
+class TierError(PrefixCacheError):
+    """A tier beyond the device cannot be used for now; the text says what to do about it."""
+
+
 class WireError(PrefixCacheError):
     """A frame between gateway and worker is malformed, too large or of another version."""
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from prefixcache.errors import ConfigError
 from prefixcache.kv.layout import KVLayout, KVPools
-from prefixcache.types import BlockId
+from prefixcache.types import BlockId, Span
 
 
 class KVStore:
@@ -101,3 +101,43 @@ class KVStore:
         write = slice(target * size, target * size + n_tokens)
         for tensor in (self._keys[group], self._values[group]):
             tensor[:, :, write] = tensor[:, :, read]
+
+    def block_bytes(self, group: int) -> int:
+        """Return the bytes that one block of a layer group takes."""
+        shape = self.layout.groups[group]
+        return shape.bytes_per_token(self.layout.dtype.itemsize) * self.layout.block_size_tokens
+
+    def copy_out(self, group: int, span: Span) -> Tensor:
+        """Copy consecutive blocks of a layer group to the host.
+
+        Returns:
+            uint8 [n_blocks, block_bytes]: a block's keys of all layers, then its values. Whoever
+            writes it back with `copy_in` has the same bits in the store.
+        """
+        size = self.layout.block_size_tokens
+        slots = slice(span.first * size, (span.first + span.n_blocks) * size)
+        planes = [
+            tensor[:, :, slots]
+            .reshape(*tensor.shape[:2], span.n_blocks, size, -1)
+            .permute(2, 0, 1, 3, 4)
+            .reshape(span.n_blocks, -1)
+            .view(torch.uint8)
+            for tensor in (self._keys[group], self._values[group])
+        ]
+        return torch.cat(planes, dim=1).to("cpu")
+
+    def copy_in(self, group: int, span: Span, data: Tensor) -> None:
+        """Write to consecutive blocks what `copy_out` has read from as many.
+
+        `data`: uint8 [n_blocks, block_bytes], on the host.
+        """
+        size = self.layout.block_size_tokens
+        slots = slice(span.first * size, (span.first + span.n_blocks) * size)
+        at = 0
+        for tensor in (self._keys[group], self._values[group]):
+            n_layers, kv_heads, _, dim = tensor.shape
+            width = n_layers * kv_heads * size * dim * tensor.element_size()
+            blocks = data[:, at : at + width].contiguous().view(tensor.dtype)
+            shaped = blocks.view(span.n_blocks, n_layers, kv_heads, size, dim)
+            tensor[:, :, slots] = shaped.permute(1, 2, 0, 3, 4).flatten(2, 3).to(tensor.device)
+            at += width
