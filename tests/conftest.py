@@ -14,6 +14,13 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tests")
 
+_MOST_WORKERS = 4  # each has torch in memory, and servers of its own
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Return how many processes `-n auto` means."""
+    return min(os.cpu_count() or 1, _MOST_WORKERS)
+
 
 @pytest.fixture(autouse=True, scope="session")
 def state_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:

@@ -13,7 +13,7 @@ from gateway.keys import hash_of, new_key
 from gateway.settings import Sources
 from prefixcache.errors import ConfigError
 
-HASH, OTHER_HASH = (hash_of(new_key(os.urandom)) for _ in range(2))
+HASH, OTHER_HASH = (hash_of(f"{number}" * 32) for number in range(2))
 
 
 def write(folder: Path, text: str) -> Path:

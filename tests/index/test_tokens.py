@@ -38,7 +38,7 @@ def test_the_packed_form_is_little_endian_on_every_machine() -> None:
         array("i", [1, 2, 300]),
         array("q", [1, 2, 300]),
         array("H", [1, 2, 300]),
-        memoryview(array("I", [1, 9, 2, 9, 300]))[::2],
+        pytest.param(memoryview(array("I", [1, 9, 2, 9, 300]))[::2], id="every second item"),
     ],
     ids=repr,
 )
@@ -69,7 +69,7 @@ def test_a_buffer_that_states_its_byte_order_is_read_in_it(order: str, kind: typ
         array("i", [1, -2]),
         array("q", [2**40]),
         array("f", [1.0]),
-        memoryview(bytes(16)).cast("I", (2, 2)),
+        pytest.param(memoryview(bytes(16)).cast("I", (2, 2)), id="two dimensions"),
     ],
     ids=repr,
 )
