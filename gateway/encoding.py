@@ -1,4 +1,4 @@
-"""Threads for what takes a request's time before it runs: decoding, templates, tokenizing."""
+"""Threads for what takes a request's time around its run: decoding, templates, tokenizing."""
 
 from __future__ import annotations
 
@@ -38,6 +38,10 @@ class EncodePool:
             return await asyncio.get_running_loop().run_in_executor(self._threads, work)
         finally:
             self._n_asked -= 1
+
+    async def settle(self, work: Callable[[], None]) -> None:
+        """Call `work`, which ends a request that was let in, in a thread: it is never refused."""
+        await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def close(self) -> None:
         """Drop what waits, and do not wait for what is at work."""

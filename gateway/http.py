@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from aiohttp import hdrs, web
+from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http import HttpVersion11
 
 from gateway.admission import Admission, Meter
@@ -136,6 +137,8 @@ class EventSink:
     def __init__(self, request: web.Request, content_type: str = EVENT_STREAM) -> None:
         self._request = request
         self._write_seconds = request.app[SERVICE].config.write_seconds
+        self._writer: AbstractStreamWriter | None = None
+        self._transport: asyncio.Transport | None = None
         self.response = web.StreamResponse(
             headers={
                 hdrs.CONTENT_TYPE: content_type,
@@ -146,7 +149,8 @@ class EventSink:
 
     async def open(self) -> None:
         """Send the headers; from here on errors are events."""
-        await self.response.prepare(self._request)
+        self._writer = await self.response.prepare(self._request)
+        self._transport = self._request.transport
 
     async def send(self, frame: bytes) -> None:
         """Send whole events, waiting while the client does not read.
@@ -155,12 +159,13 @@ class EventSink:
             SlowClientError: it did not read for `write_seconds`.
             ConnectionResetError: it has gone.
         """
+        assert self._writer is not None  # `open` has set it
         if self._is_up_to_date() and len(frame) <= _UNBUFFERED_BYTES:
-            await self.response.write(frame)  # cannot wait, so that it needs no timer
+            await self._writer.write(frame)  # cannot wait, so that it needs no timer
             return
         try:
             async with asyncio.timeout(self._write_seconds):
-                await self.response.write(frame)
+                await self._writer.write(frame)
         except TimeoutError as error:
             raise SlowClientError(
                 f"the client took nothing for {self._write_seconds:g} seconds"
@@ -168,7 +173,7 @@ class EventSink:
 
     def _is_up_to_date(self) -> bool:
         """Whether all that was sent so far has left this process."""
-        transport = self._request.transport
+        transport = self._transport
         return transport is not None and transport.get_write_buffer_size() == 0
 
     async def close(self, last: bytes = b"") -> None:

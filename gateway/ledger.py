@@ -27,12 +27,17 @@ class Ledger:
         """How many of the requests have neither begun nor failed."""
         return self._is_begun.count(False)
 
+    def add_output(self, index: int, delta: Delta) -> None:
+        """Count what request `index` has said."""
+        self._is_begun[index] = True
+        self._output[index] += len(delta.token_ids)
+
     def observe(self, index: int, event: Event) -> None:
         """Take the next event of request `index` into account."""
         self._is_begun[index] = True
         match event:
-            case Delta():  # first, because it is the most frequent
-                self._output[index] += len(event.token_ids)
+            case Delta():
+                self.add_output(index, event)
             case Started():
                 self._prompts[index] = event.prompt_tokens
                 self._cached[index] = event.cached_tokens

@@ -41,14 +41,7 @@ class MergedEvents:
 async def merged(
     sources: Sequence[AsyncIterator[Event]],
 ) -> AsyncIterator[AsyncIterator[NumberedEvent]]:
-    """Read `sources` side by side; each is closed when the block ends, however it ends.
-
-    A single one is read as it is asked for its events, with neither a task nor a queue.
-    """
-    if len(sources) == 1:
-        async with aclosing(_closing(sources[0])) as source, aclosing(_numbered(source)) as events:
-            yield events
-        return
+    """Read `sources` side by side; each is closed when the block ends, however it ends."""
     queue: asyncio.Queue[NumberedEvent | Exception | None] = asyncio.Queue(maxsize=len(sources))
     pumps = [
         asyncio.create_task(_pump(index, source, queue)) for index, source in enumerate(sources)
@@ -68,7 +61,7 @@ async def _pump(
 ) -> None:
     """Move the events of `source` to `queue`, then None, or the error that ended it."""
     try:
-        async with aclosing(_closing(source)) as events:
+        async with closing(source) as events:
             async for event in events:
                 await queue.put((index, event))
     except Exception as error:  # a task's edge: the reader of the queue raises it
@@ -77,11 +70,6 @@ async def _pump(
         await queue.put(None)
 
 
-async def _numbered(source: AsyncIterator[Event]) -> AsyncGenerator[NumberedEvent, None]:
-    async for event in source:
-        yield 0, event
-
-
-def _closing(source: AsyncIterator[Event]) -> AsyncGenerator[Event, None]:
-    """Return `source` as what it is: a generator, which can be closed."""
-    return cast("AsyncGenerator[Event, None]", source)
+def closing(source: AsyncIterator[Event]) -> aclosing[AsyncGenerator[Event, None]]:
+    """Have `source`, which is a generator, closed when the block ends, however it ends."""
+    return aclosing(cast("AsyncGenerator[Event, None]", source))

@@ -146,14 +146,15 @@ class Pace:
         self._began = clock()
         self._last: dict[int, float] = {}  # when each request gave output
 
-    def observe(self, index: int) -> None:
-        """Note that request `index` gives output now."""
+    def observe(self, index: int) -> float:
+        """Note that request `index` gives output now, and return when that is."""
         now, last = self._clock(), self._last.get(index)
         self._last[index] = now
         if last is None:
             self._metrics.observe_first_token(now - self._began)
         else:
             self._metrics.between_tokens_seconds.observe(now - last)
+        return now
 
 
 class TenantLabels:

@@ -9,8 +9,10 @@ Design: prefixcache/design/0026-own-answers.md.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
 
 from gateway.memory import TenantMemory
 from prefixcache.index import pack, unpack
@@ -18,6 +20,8 @@ from prefixcache.text import KnownStart, Tokenizer
 from prefixcache.types import Delta, Event, Finished, GenerationRequest
 
 _UNREADABLE = "\ufffd"  # stands for bytes that are no text, and so for different tokens
+_SHORT_CHARACTERS = 16 * 2**10  # a prompt of so many, and an answer of so many tokens,
+_SHORT_TOKENS = 512  # are remembered in about the time in which a thread is asked to
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +107,13 @@ class _Answer:
     token_ids: list[int] = field(default_factory=list)
 
 
+class Ending(NamedTuple):
+    """What is to be done when an answer has ended."""
+
+    run: Callable[[], None]
+    is_long: bool  # too long for an event loop
+
+
 class Recorder:
     """Listens to one call's events and remembers each answer that is whole."""
 
@@ -129,19 +140,22 @@ class Recorder:
         self._tokenizer = tokenizer
         self._answers = [_Answer() for _ in requests]
 
-    def observe(self, index: int, event: Event) -> None:
-        """Take the next event of request `index` into account."""
+    def add(self, index: int, delta: Delta) -> None:
+        """Take what request `index` has said."""
         answer = self._answers[index]
-        match event:
-            case Delta():
-                answer.pieces.append(event.text)
-                answer.token_ids += event.token_ids
-            case Finished(stop=None):
-                self._remember(self._requests[index], answer)
-            case _:
-                pass
+        answer.pieces.append(delta.text)
+        answer.token_ids += delta.token_ids
+
+    def ending(self, index: int, event: Event) -> Ending | None:
+        """Return what remembers the answer of request `index`, if `event` ends it whole."""
+        if not isinstance(event, Finished) or event.stop is not None:
+            return None
+        answer = self._answers[index]
+        is_long = len(self._text) > _SHORT_CHARACTERS or len(answer.token_ids) > _SHORT_TOKENS
+        return Ending(partial(self._remember, self._requests[index], answer), is_long)
 
     def _remember(self, request: GenerationRequest, answer: _Answer) -> None:
+        """Remember an answer. Cost: linear in the prompt and the answer."""
         text, ids = "".join(answer.pieces), answer.token_ids
         if not text or _UNREADABLE in text or (self._mark and self._mark in text):
             return

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,6 @@ from gateway.errors import (
     BadModelError,
     ChangeRefusedError,
     DrainingError,
-    GenerationFailedError,
     ModelNotFoundError,
     ModelRefusedError,
     NotReadyError,
@@ -30,7 +29,7 @@ from gateway.errors import (
 from gateway.late import with_late_ones
 from gateway.ledger import Ledger
 from gateway.memory import TenantMemory
-from gateway.merge import NumberedEvent, merged
+from gateway.merge import NumberedEvent, closing, merged
 from gateway.metrics import Metrics, Pace
 from gateway.own_answers import OwnAnswers, Recorder, Scope, ScopedHistory
 from gateway.prompt_tokens import shared_tokens
@@ -43,10 +42,11 @@ from gateway.tenancy import Tenancy
 from gateway.tenants import Tenant
 from gateway.tracing import NoTracing, Tracer
 from gateway.usage_db import UsageDb
+from gateway.watching import Watch, watched, watched_one
 from prefixcache.control import Inspection, TenantQuota
 from prefixcache.errors import PrefixCacheError
 from prefixcache.text import PromptEncoder, TokenBytes
-from prefixcache.types import Delta, EngineStats, Failed, FailureKind, GenerationRequest, ModelInfo
+from prefixcache.types import EngineStats, GenerationRequest, ModelInfo
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -266,13 +266,24 @@ class Service:
         """
         arrived = self.wall_clock()
         sources = [self._backend.generate(request) for request in call.requests]
+        watch = Watch(
+            ledger,
+            Pace(self.metrics, self.clock),
+            call.recorder,
+            call.grammar_param,
+            self._encoding.settle,
+        )
         try:
-            async with merged(sources) as events, AsyncExitStack() as stack:
-                settled = events
-                if len(sources) > 1:
-                    settled = await stack.enter_async_context(aclosing(with_late_ones(events)))
-                watched = self._watched(settled, ledger, call)
-                yield await stack.enter_async_context(aclosing(watched))
+            if len(sources) == 1:
+                async with closing(sources[0]) as source, aclosing(watched_one(source, watch)) as e:
+                    yield e
+                return
+            async with (
+                merged(sources) as events,
+                aclosing(with_late_ones(events)) as settled,
+                aclosing(watched(settled, watch)) as noted,
+            ):
+                yield noted
         finally:
             self._record(call, ledger, arrived)
 
@@ -301,7 +312,7 @@ class Service:
         await self._backend.close()
         self._encoding.close()
         if self._recording is not None:
-            self._recording.close()
+            await asyncio.to_thread(self._recording.close)
         await asyncio.to_thread(self.tracer.close)
 
     def admitted(self, call: Call, admission: Admission | None, ledger: Ledger) -> Call:
@@ -347,26 +358,6 @@ class Service:
         if not isinstance(self._backend, Control):
             raise ChangeRefusedError("this backend keeps no quotas; leave out [tenants.NAME.kv]")
         await self._backend.set_quotas(quotas)
-
-    async def _watched(
-        self, events: AsyncIterator[NumberedEvent], ledger: Ledger, call: Call
-    ) -> AsyncGenerator[NumberedEvent, None]:
-        """Pass `events` on, measured and accounted for; a Failed becomes an exception."""
-        pace, recorder = Pace(self.metrics, self.clock), call.recorder
-        async for numbered in events:
-            index, event = numbered
-            ledger.observe(index, event)
-            if recorder is not None:
-                recorder.observe(index, event)
-            if isinstance(event, Delta):
-                if event.token_ids:
-                    pace.observe(index)
-                    if ledger.first_token_at is None:
-                        ledger.first_token_at = self.clock()
-            elif isinstance(event, Failed):
-                param = call.grammar_param if event.kind is FailureKind.GRAMMAR else None
-                raise GenerationFailedError(event.kind, event.message, param)
-            yield numbered
 
 
 def _recording(config: GatewayConfig, info: ModelInfo) -> Recording | None:

@@ -149,7 +149,7 @@ class PromptScores(msgspec.Struct, frozen=True, tag="prompt_scores"):
     scores: tuple[TokenScore, ...]
 
 
-class Delta(msgspec.Struct, frozen=True, tag="delta"):
+class Delta(msgspec.Struct, frozen=True, tag="delta", gc=False):
     """New output. `text` may be empty while a character or a stop string is incomplete."""
 
     request_id: RequestId

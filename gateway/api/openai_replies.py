@@ -18,6 +18,7 @@ from prefixcache.types import FinishReason, ModelInfo, Usage
 
 Reason = Literal["stop", "length", "tool_calls"]
 
+_ENCODE = msgspec.json.Encoder().encode
 _DONE = data_frame(b"[DONE]")
 _PLACE = "content"  # stands for any; what a client can name is written before a choice
 
@@ -184,7 +185,7 @@ class ContentFrames:
 
     def write(self, content: str) -> bytes:
         """Return the same as `write_chunk`."""
-        return b"%b%b%b" % (self._before, msgspec.json.encode(content), self._after)
+        return b"".join((self._before, _ENCODE(content), self._after))
 
 
 def write_ending(head: Head, kind: type[ChatChunk] | type[TextReply], usage: Usage) -> bytes:

@@ -180,6 +180,7 @@ class _Answer:
         self._request = request
         self._prompt = prompt
         self._output = output
+        self._has_scores = request.sampling.top_scores is not None
         self.reason = FinishReason.STOP
         self.n_tokens = 0
 
@@ -190,7 +191,7 @@ class _Answer:
             self.n_tokens += 1
             if token_id in sampling.stop_token_ids:
                 break
-            yield self._delta(self._output.push([token_id]), token_id)
+            yield self._delta(self._output.push((token_id,)), token_id)
             if self._output.stopped is not None:
                 return
         else:
@@ -203,7 +204,7 @@ class _Answer:
             yield self._delta(rest)
 
     def _delta(self, text: str, *token_ids: int) -> Delta:
-        scores: tuple[TokenScore, ...] = ()
-        if self._request.sampling.top_scores is not None:
-            scores = tuple(TokenScore(token, 0.0, ((token, 0.0),)) for token in token_ids)
+        if not self._has_scores:
+            return Delta(self._request.request_id, text, token_ids)
+        scores = tuple(TokenScore(token, 0.0, ((token, 0.0),)) for token in token_ids)
         return Delta(self._request.request_id, text, token_ids, scores)

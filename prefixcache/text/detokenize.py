@@ -46,7 +46,11 @@ class IncrementalDetokenizer:
 
     def push(self, ids: Iterable[int]) -> str:
         """Take the next ids and return the text that they complete."""
-        return "".join([self._stream.push(i) for i in ids if i not in self._skipped])
+        text = ""
+        for token_id in ids:  # most often one, for which a list would cost more than the rest
+            if token_id not in self._skipped:
+                text += self._stream.push(token_id)
+        return text
 
     def finish(self) -> str:
         """Say that the ids are over and return the rest; an unfinished character is U+FFFD."""
@@ -75,9 +79,9 @@ class _ByteStream:
         spelling = self._tokenizer.spelling(token_id)
         if spelling is None:
             return ""
+        if self._is_between and (plain := ascii_of_spelling(spelling)) is not None:
+            return plain  # what most tokens are
         data = bytes_of_spelling(spelling)
-        if self._is_between and data.isascii():
-            return data.decode("ascii")  # what most tokens are
         text = self._decoder.decode(data)
         self._is_between = not self._decoder.getstate()[0]
         return text
@@ -143,6 +147,13 @@ def bytes_of_spelling(spelling: str) -> bytes:
         return bytes([_BYTE_OF[letter] for letter in spelling])
     except KeyError:
         return spelling.encode()
+
+
+@lru_cache(maxsize=_KEPT_SPELLINGS)
+def ascii_of_spelling(spelling: str) -> str | None:
+    """Return the text of a token whose bytes are ASCII, whatever stands beside it."""
+    data = bytes_of_spelling(spelling)
+    return data.decode("ascii") if data.isascii() else None
 
 
 def _byte_alphabet() -> dict[str, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -17,6 +18,7 @@ from prefixcache.text.folder import read_settings, special_tokens
 
 TOKENIZER_FILE = "tokenizer.json"
 
+_KEPT_SPELLINGS = 2**14  # so many are not asked for again: output looks one up for each token
 _BETWEEN, _BETWEEN_ID = "\0between", 0  # the one word of a tokenizer that only finds added tokens
 
 
@@ -40,7 +42,7 @@ class Tokenizer:
     `longest_spelling_characters` is how long the vocabulary's longest token is: n tokens say at
     most n times as many characters, unless a normalizer drops or joins some.
 
-    Safe to use from many threads at once: nothing in it changes after it was made, and the
+    Safe to use from many threads at once: nothing to be seen in it changes after it was made, and the
     library beneath gives up the interpreter's lock while it encodes a batch (not in its `encode`
     for one text, which is why a text is a batch of one here).
     """
@@ -52,6 +54,7 @@ class Tokenizer:
             ModelError: `definition` is malformed.
         """
         self._backend = _built(definition)
+        self._spelling = lru_cache(maxsize=_KEPT_SPELLINGS)(self._backend.id_to_token)
         added = self._backend.get_added_tokens_decoder()
         self.added_tokens: Mapping[int, AddedToken] = MappingProxyType(
             {
@@ -153,7 +156,7 @@ class Tokenizer:
 
     def spelling(self, token_id: int) -> str | None:
         """Return how the vocabulary writes `token_id`, or None when it does not have it."""
-        return self._backend.id_to_token(token_id)
+        return self._spelling(token_id)
 
     def id_of(self, spelling: str) -> int | None:
         """Return the id that the vocabulary gives to `spelling`, if it has it."""
