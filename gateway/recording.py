@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
+from threading import BoundedSemaphore
 from typing import BinaryIO
 
 import msgspec
@@ -21,6 +25,7 @@ _log = logging.getLogger(__name__)
 _KEY_BYTES = 32
 _SALT_BYTES = 8
 _OWNERS_ALONE = 0o600
+_MOST_WAITING = 1000  # calls whose prompts are kept until they are written
 
 Decode = Callable[[list[int]], str]
 
@@ -38,7 +43,8 @@ class _TextRow(msgspec.Struct, frozen=True, kw_only=True):
 class Recording:
     """A file that a line is added to for each request. Used from one event loop.
 
-    Each file has a key of its own, which is nowhere else and is forgotten with the process: nobody
+    A thread of its own writes the lines, in the order in which the requests ended: a prompt's
+    digests take as long as the prompt is. Each file has a key of its own, which is nowhere else and is forgotten with the process: nobody
     can tell what an id stands for. Requests that do not both read and store are left out: what
     they find says nothing of a cache.
     """
@@ -57,6 +63,9 @@ class Recording:
         self._text_path = path.with_name(f"{path.name}.text.jsonl") if with_text else None
         self._block_tokens = block_tokens
         self._files: list[BinaryIO] = []
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="recording")
+        self._waiting = BoundedSemaphore(_MOST_WAITING)
+        self._is_open = True
         try:
             self._open()
         except OSError as error:
@@ -79,25 +88,54 @@ class Recording:
             model: the model's name, of requests without an adapter.
             decode: turns token ids to text.
         """
+        ended = [
+            (request, usage)
+            for request, usage in zip(requests, ledger.each(), strict=True)
+            if usage is not None and request.read_cache and request.store_cache
+        ]
+        if not ended or not self._is_open:
+            return
+        if not self._waiting.acquire(blocking=False):
+            _log.error("a request is not recorded: %s is not written fast enough", self._path)
+            return
+        self._thread.submit(self._add, ended, arrived, model, decode)
+
+    async def close(self) -> None:
+        """Take no more, write what waits and close the files. Asked again, it does nothing."""
+        self._is_open = False
+        await asyncio.to_thread(self._thread.shutdown)
+        self._end()
+
+    def _add(
+        self,
+        ended: Sequence[tuple[GenerationRequest, Usage]],
+        arrived: float,
+        model: str,
+        decode: Decode,
+    ) -> None:
+        """Write the lines of a call. In the thread."""
+        self._waiting.release()
         if not self._files:
             return
         try:
-            for request, usage in zip(requests, ledger.each(), strict=True):
-                if usage is not None and request.read_cache and request.store_cache:
-                    self._write(request, usage, arrived, request.adapter or model, decode)
+            for request, usage in ended:
+                self._write(request, usage, arrived, request.adapter or model, decode)
             for file in self._files:
                 file.flush()
             if self._files[0].tell() > self._most_bytes:
                 self._rotate()
         except OSError as error:
             _log.error("requests are recorded no more: %s: %s", self._path, error.strerror)
-            self.close()
+            self._is_open = False
+            self._end()
+        except Exception:  # a thread's edge: nobody looks at what it returns
+            _log.exception("a request is not recorded")
 
-    def close(self) -> None:
-        """Close the files. Asked again, it does nothing."""
+    def _end(self) -> None:
         files, self._files = self._files, []
         for file in files:
-            file.close()
+            with suppress(OSError):  # what it still held cannot be written either
+                file.close()
 
     def _open(self) -> None:
         self._key = os.urandom(_KEY_BYTES)
@@ -108,7 +146,7 @@ class Recording:
             self._files.append(_appending(self._text_path))
 
     def _rotate(self) -> None:
-        self.close()
+        self._end()
         for path in (self._path, self._text_path):
             if path is not None:
                 path.replace(path.with_name(f"{path.name}.1"))

@@ -312,7 +312,7 @@ class Service:
         await self._backend.close()
         self._encoding.close()
         if self._recording is not None:
-            await asyncio.to_thread(self._recording.close)
+            await self._recording.close()
         await asyncio.to_thread(self.tracer.close)
 
     def admitted(self, call: Call, admission: Admission | None, ledger: Ledger) -> Call:

@@ -8,6 +8,7 @@ import logging
 import ssl
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +163,25 @@ async def test_salts_part_what_is_recorded(tmp_path: Path) -> None:
     first, second, third = read_trace(path)
     assert first.hash_ids == third.hash_ids
     assert not set(first.hash_ids) & set(second.hash_ids)
+
+
+async def test_recording_keeps_nobody_waiting(tmp_path: Path) -> None:
+    """A thread writes, in the order in which requests ended; the end of the server waits for it."""
+    path, free = tmp_path / "recorded.jsonl", threading.Event()
+    prompts = ["one" * n for n in (7, 3, 5)]
+    async with running_gateway(
+        echo_backend(tmp_path), record_file=str(path), record_text=True
+    ) as gateway:
+        tokenizer = gateway.service.served().encoder.tokenizer
+        decode = tokenizer.decode
+        tokenizer.decode = lambda ids, **_: free.wait(60) and decode(ids)  # type: ignore[method-assign]
+        for prompt in prompts:
+            body = {"model": MODEL, "prompt": prompt}
+            assert (await gateway.post(TEXT, body))[0] == 200
+        assert not (tmp_path / "recorded.jsonl.text.jsonl").read_text()
+        free.set()
+    lengths = [request.input_tokens for request in read_trace(path)]
+    assert lengths == [7, 3, 5]
 
 
 async def test_text_is_recorded_where_that_is_asked(tmp_path: Path) -> None:
