@@ -224,6 +224,7 @@ def serve_command(
     """
     sources = _sources(config_file, flags)
     settings = sources.read()
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False  # not shown
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(formatter_of(settings.server.log_format))
     logging.basicConfig(handlers=[handler], level=log_level.upper())

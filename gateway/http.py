@@ -83,6 +83,8 @@ async def read_body(request: web.Request) -> bytes:
         raise BodyTooLargeError(config.max_body_bytes, declared_bytes)
     await _let_continue(request)
     try:
+        if request.content.is_eof():  # all of it is here, so that it needs no timer
+            return await request.read()
         async with asyncio.timeout(config.body_seconds):
             return await request.read()
     except TimeoutError as error:
@@ -178,6 +180,9 @@ class EventSink:
 
     async def close(self, last: bytes = b"") -> None:
         """End the stream in good order, with the last events in the same write."""
+        if self._is_up_to_date() and len(last) <= _UNBUFFERED_BYTES:
+            await self.response.write_eof(last)
+            return
         try:
             async with asyncio.timeout(self._write_seconds):
                 await self.response.write_eof(last)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import cache
 from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
@@ -54,12 +55,13 @@ class Metrics:
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
-        self.http_requests = Counter(
+        self._http_requests = Counter(
             "prefixcache_http_requests",
             "Requests answered, by route and status (499: the client left first)",
             ("route", "status"),
             registry=self._registry,
         )
+        self._answers_of = cache(self._http_requests.labels)
         self.client_closed = Counter(
             "prefixcache_client_closed",
             "Requests whose client left, or did not read, before the answer was complete",
@@ -86,6 +88,8 @@ class Metrics:
             ("tenant", "source"),
             registry=self._registry,
         )
+        self._requests_of = cache(self._tenant_requests.labels)
+        self._tokens_of = cache(self._tenant_tokens.labels)
         self._recent_first_tokens: deque[float] = deque(maxlen=_MOST_RECENT)
         self._first_token_seconds = LoopHistogram(
             "prefixcache_time_to_first_token_seconds",
@@ -108,17 +112,21 @@ class Metrics:
         """Count these tenants by name, at most so many in all; any other is "other"."""
         self._tenant_labels.extend(names, most)
 
+    def count_answer(self, route: str, status: int) -> None:
+        """Count a request that was answered, as its route has it."""
+        self._answers_of(route, str(status)).inc()
+
     def count_for_tenant(self, tenant: str, outcome: Outcome, usage: Usage) -> None:
         """Count a request that is over."""
         label = self._tenant_labels.of(tenant)
-        self._tenant_requests.labels(label, outcome.value).inc()
+        self._requests_of(label, outcome.value).inc()
         for source, n_tokens in (
             ("computed", usage.prompt_tokens - usage.cached_tokens),
             ("cached", usage.cached_tokens),
             ("written", usage.written_tokens),
             ("output", usage.output_tokens),
         ):
-            self._tenant_tokens.labels(label, source).inc(n_tokens)
+            self._tokens_of(label, source).inc(n_tokens)
 
     def observe_first_token(self, seconds: float) -> None:
         """Count how long a request waited for its first token."""

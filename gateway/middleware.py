@@ -138,7 +138,7 @@ def _account(
     _leave(service, record, status, usage)
     resource = request.match_info.route.resource
     route = resource.canonical if resource is not None else "none"
-    service.metrics.http_requests.labels(route, str(status)).inc()
+    service.metrics.count_answer(route, status)
     line = RequestLine(
         method=request.method,
         route=route,

@@ -40,11 +40,10 @@ class Scope:
     adapter: str | None
     salt: str | None
 
-    def key(self, digest: str) -> str:
-        """Return the key of a text in this scope. No two scopes share one."""
+    def prefix(self) -> str:
+        """Return what the keys of all texts in this scope begin with. No two scopes share one."""
         parts = (self.adapter, self.salt)
-        typed = "".join("-" if part is None else f"{len(part)}:{part}" for part in parts)
-        return f"{typed}/{digest}"
+        return "".join("-" if part is None else f"{len(part)}:{part}" for part in parts) + "/"
 
 
 class OwnAnswers:
@@ -67,7 +66,7 @@ class OwnAnswers:
         digest.add(text)
         found = Remembered(text, token_ids)
         n_bytes = len(text.encode("utf-8", "surrogatepass")) + len(token_ids)
-        self._memory.put(scope.tenant, scope.key(digest.value()), found, n_bytes=n_bytes)
+        self._memory.put(scope.tenant, scope.prefix() + digest.value(), found, n_bytes=n_bytes)
 
     def longest(
         self, scope: Scope, text: str, places: Sequence[int], mark: str | None
@@ -76,12 +75,12 @@ class OwnAnswers:
 
         Cost: linear in the text.
         """
-        digest, done = _Digest(mark), 0
+        digest, done, prefix = _Digest(mark), 0, scope.prefix()
         candidates: list[Remembered] = []
         for place in places:
             digest.add(text[done:place])
             done = place
-            found = self._memory.get(scope.tenant, scope.key(digest.value()))
+            found = self._memory.get(scope.tenant, prefix + digest.value())
             if found is not None:
                 candidates.append(found)
         known = (found for found in reversed(candidates) if text.startswith(found.text))

@@ -53,7 +53,7 @@ class MonthlyTokens:
             self._tokens.clear()
 
     def _present_month(self) -> str:
-        return day_of(self._wall_clock()).isoformat()[:7]
+        return _iso_day(int(self._wall_clock() // _DAY_SECONDS))[:7]
 
 
 class Tenancy:
@@ -123,7 +123,8 @@ class Tenancy:
 
     def _account(self, tenant: str, model: str, outcome: Outcome, usage: Usage) -> None:
         self._month.add(tenant, usage.prompt_tokens + usage.output_tokens)
-        key = AccountKey(self.today().isoformat(), tenant, model)
+        day = _iso_day(int(self._wall_clock() // _DAY_SECONDS))
+        key = AccountKey(day, tenant, model)
         self.usage_db.add(key, amounts_of(outcome, usage))
         self._metrics.count_for_tenant(tenant, outcome, usage)
 
@@ -156,3 +157,8 @@ def day_of(seconds: float) -> date:
 @lru_cache(maxsize=2)
 def _day(number: int) -> date:
     return datetime.fromtimestamp(number * _DAY_SECONDS, UTC).date()
+
+
+@lru_cache(maxsize=2)
+def _iso_day(number: int) -> str:
+    return _day(number).isoformat()

@@ -101,7 +101,9 @@ class UsageDb:
     def add(self, key: AccountKey, amounts: Mapping[str, int]) -> None:
         """Add to the counters of `key`; written within FLUSH_SECONDS."""
         with self._pending_lock:
-            self._pending.setdefault(key, Counter()).update(amounts)
+            pending = self._pending.setdefault(key, Counter())
+            for counter, amount in amounts.items():
+                pending[counter] += amount
 
     def flush(self) -> None:
         """Write what was added so far. Blocks; what cannot be written is kept for later."""

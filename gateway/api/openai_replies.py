@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Literal
 
 import msgspec
@@ -153,7 +154,11 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
 
 def fingerprint_of(info: ModelInfo) -> str:
     """Return what stays the same as long as equal requests can give equal answers: one load."""
-    said = f"{info.load_id}\0{info.kv_format}\0{info.device}"
+    return _fingerprint(f"{info.load_id}\0{info.kv_format}\0{info.device}")
+
+
+@lru_cache(maxsize=64)
+def _fingerprint(said: str) -> str:
     return f"fp_{hashlib.sha256(said.encode()).hexdigest()[:10]}"
 
 

@@ -22,7 +22,7 @@ from prefixcache.control import (
     TenantQuota,
 )
 from prefixcache.errors import PrefixCacheError
-from prefixcache.index import unpack
+from prefixcache.index import TOKEN_BYTES, unpack
 from prefixcache.text import OutputText, Tokenizer
 from prefixcache.types import (
     Delta,
@@ -105,19 +105,19 @@ class EchoBackend:
         tokenizer = self._tokenizer
         if tokenizer is None:
             raise NotReadyError("the tokenizer is not loaded")
-        prompt = unpack(request.token_ids)
+        sampling, n_prompt = request.sampling, len(request.token_ids) // TOKEN_BYTES
         cached, written = self._memory.take(request)
-        self._totals.prompt += len(prompt)
+        self._totals.prompt += n_prompt
         self._totals.cached += cached
         self._running += 1
         try:
-            yield Started(request.request_id, len(prompt), cached)
-            if request.sampling.prompt_scores is not None and len(prompt) > 1:
-                scores = tuple(TokenScore(token, 0.0, ((token, 0.0),)) for token in prompt[1:])
+            yield Started(request.request_id, n_prompt, cached)
+            if sampling.prompt_scores is not None and n_prompt > 1:
+                tokens = unpack(request.token_ids)[1:]
+                scores = tuple(TokenScore(token, 0.0, ((token, 0.0),)) for token in tokens)
                 yield PromptScores(request.request_id, scores)
-            sampling = request.sampling
             text = OutputText(tokenizer, stop=sampling.stop, shown_ids=sampling.shown_special_ids)
-            answer = _Answer(request, prompt, text)
+            answer = _Answer(request, text)
             for delta in answer:
                 self._totals.output += len(delta.token_ids)
                 yield delta
@@ -125,7 +125,7 @@ class EchoBackend:
                 if self._tokenizer is None:
                     yield Failed(request.request_id, FailureKind.CANCELLED, "the server stops")
                     return
-            usage = Usage(len(prompt), cached, answer.n_tokens, written)
+            usage = Usage(n_prompt, cached, answer.n_tokens, written)
             yield Finished(request.request_id, answer.reason, usage, text.stopped)
         finally:
             self._running -= 1
@@ -176,9 +176,10 @@ class EchoBackend:
 class _Answer:
     """The deltas of one echoed prompt; when they are read, why it ended and after how many."""
 
-    def __init__(self, request: GenerationRequest, prompt: list[int], output: OutputText) -> None:
+    def __init__(self, request: GenerationRequest, output: OutputText) -> None:
+        most_bytes = TOKEN_BYTES * request.sampling.max_tokens
         self._request = request
-        self._prompt = prompt
+        self._prompt = unpack(request.token_ids[:most_bytes])  # a prompt may have millions
         self._output = output
         self._has_scores = request.sampling.top_scores is not None
         self.reason = FinishReason.STOP

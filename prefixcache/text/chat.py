@@ -233,14 +233,15 @@ def _n_characters(value: object) -> int:
     total = 0
     waiting = [value]
     while waiting:
-        match waiting.pop():
-            case str(text):
-                total += len(text)
-                continue
-            case Mapping() as fields:
-                waiting += [*fields.keys(), *fields.values()]
-            case Sequence() as items:
-                waiting += items
+        value = waiting.pop()
+        if isinstance(value, str):
+            total += len(value)
+            continue
+        if isinstance(value, (dict, Mapping)):  # by its type first: to ask an ABC takes longer
+            waiting += value.keys()
+            waiting += value.values()
+        elif isinstance(value, (list, Sequence)):
+            waiting += value
         total += 1
     return total
 
@@ -266,7 +267,7 @@ def _inside(value: object) -> Iterable[object]:
 
 def _prepared(message: Message, place: str) -> dict[str, object]:
     """Return `message`, which is told of as `place`, as templates expect it."""
-    if not isinstance(message, Mapping):
+    if not isinstance(message, (dict, Mapping)):
         raise TemplateError(f"a message is an object, not {type(message).__name__}", place)
     fields = {name: value for name, value in message.items() if value is not None}
     fields["role"] = _role(fields.get("role"), f"{place}.role")

@@ -164,6 +164,7 @@ class _Spellings:
         self._any = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
         self._starts = {spelling[:n] for spelling in spellings for n in range(1, len(spelling))}
         self._longest = max(map(len, self._starts), default=0)
+        self._first_letters = frozenset(spelling[0] for spelling in spellings)
         self._tokenizer = tokenizer
 
     def is_in(self, text: str) -> bool:
@@ -192,10 +193,14 @@ class _Spellings:
     def _ends_open(self, text: str) -> bool:
         """Whether `text`, trimmed, ends with the start of a spelling."""
         tail = text.rstrip()[-self._longest :] if self._longest else ""
+        if self._first_letters.isdisjoint(tail):  # of nearly every text
+            return False
         return any(tail[start:] in self._starts for start in range(len(tail)))
 
     def _is_hidden_in(self, text: str) -> bool:
         """Whether normalizing `text` brings out more spellings (from full-width letters, say)."""
+        if self._tokenizer.normalized(text) == text and not self._any.search(text):
+            return False  # as nearly every text
         rest = self._any.sub(" ", text)
         normal = self._tokenizer.normalized(rest)
         return normal != rest and bool(self._any.search(normal))
@@ -205,9 +210,9 @@ def _texts(value: object) -> Iterator[str]:
     """Yield every string in a JSON-like value, keys included."""
     if isinstance(value, str):
         yield value
-    elif isinstance(value, Mapping):
+    elif isinstance(value, (dict, Mapping)):  # by its type first: to ask an ABC takes longer
         yield from chain.from_iterable(map(_texts, chain(value.keys(), value.values())))
-    elif isinstance(value, Sequence):
+    elif isinstance(value, (list, Sequence)):
         yield from chain.from_iterable(map(_texts, value))
 
 

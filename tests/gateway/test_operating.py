@@ -9,6 +9,7 @@ import ssl
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -174,7 +175,12 @@ async def test_recording_keeps_nobody_waiting(tmp_path: Path) -> None:
     ) as gateway:
         tokenizer = gateway.service.served().encoder.tokenizer
         decode = tokenizer.decode
-        tokenizer.decode = lambda ids, **_: free.wait(60) and decode(ids)  # type: ignore[method-assign]
+
+        def slow(ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+            assert free.wait(60)
+            return decode(ids, skip_special_tokens=skip_special_tokens)
+
+        tokenizer.decode = slow  # type: ignore[method-assign]
         for prompt in prompts:
             body = {"model": MODEL, "prompt": prompt}
             assert (await gateway.post(TEXT, body))[0] == 200

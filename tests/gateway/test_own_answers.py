@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -93,6 +95,33 @@ async def test_the_next_prompt_begins_with_the_tokens_of_the_answer(tmp_path: Pa
     rest = f"{TURN_END}\n<|im_start|>user\nand {TURN_END} three{TURN_END}\n<|im_start|>assistant\n"
     assert text.endswith(f" hello world{rest}")
     assert second.count(2) == 3, "what the user spelled is no control token"
+
+
+async def test_a_long_conversation_is_remembered_off_the_event_loop(tmp_path: Path) -> None:
+    """And before its answer's end is told, so that a quick next turn finds it."""
+    answer = spelled(tmp_path)
+    backend = SayingBackend(tmp_path, answer, answer)
+    backend.max_model_tokens = 100_000
+    threads: list[str] = []
+    long: Any = {"role": "user", "content": "one two " * 3000}
+    async with running_gateway(backend) as gateway:
+        kept = gateway.service.own_answers
+        assert kept is not None
+        remember = kept.remember
+
+        def slow(*arguments: Any, **named: Any) -> None:
+            time.sleep(0.05)
+            threads.append(threading.current_thread().name)
+            remember(*arguments, **named)
+
+        kept.remember = slow  # type: ignore[method-assign]
+        body: dict[str, Any] = {"model": MODEL, "messages": [long]}
+        await gateway.post(CHAT, body)
+        said = {"role": "assistant", "content": " hello world"}
+        await gateway.post(CHAT, body | {"messages": [long, said, ASK]})
+    first, second = backend.prompt(0), backend.prompt(1)
+    assert second[: len(first) + len(answer)] == first + answer
+    assert all(name.startswith("encode") for name in threads) and threads
 
 
 @pytest.mark.parametrize("path", [RESPONSES])
