@@ -44,9 +44,9 @@ class Recording:
     """A file that a line is added to for each request. Used from one event loop.
 
     A thread of its own writes the lines, in the order in which the requests ended: a prompt's
-    digests take as long as the prompt is. Each file has a key of its own, which is nowhere else and is forgotten with the process: nobody
-    can tell what an id stands for. Requests that do not both read and store are left out: what
-    they find says nothing of a cache.
+    digests take as long as the prompt is. Each file has a key of its own, which is nowhere else
+    and is forgotten with the process: nobody can tell what an id stands for. Requests that do
+    not both read and store are left out: what they find says nothing of a cache.
     """
 
     def __init__(self, path: Path, *, most_bytes: int, with_text: bool, block_tokens: int) -> None:

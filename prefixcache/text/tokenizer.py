@@ -42,7 +42,7 @@ class Tokenizer:
     `longest_spelling_characters` is how long the vocabulary's longest token is: n tokens say at
     most n times as many characters, unless a normalizer drops or joins some.
 
-    Safe to use from many threads at once: what it tells does not change after it was made, and the
+    Safe to use from many threads at once: what it tells stays the same after it was made, and the
     library beneath gives up the interpreter's lock while it encodes a batch (not in its `encode`
     for one text, which is why a text is a batch of one here).
     """

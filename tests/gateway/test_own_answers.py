@@ -121,7 +121,8 @@ async def test_a_long_conversation_is_remembered_off_the_event_loop(tmp_path: Pa
         await gateway.post(CHAT, body | {"messages": [long, said, ASK]})
     first, second = backend.prompt(0), backend.prompt(1)
     assert second[: len(first) + len(answer)] == first + answer
-    assert all(name.startswith("encode") for name in threads) and threads
+    assert threads
+    assert all(name.startswith("encode") for name in threads)
 
 
 @pytest.mark.parametrize("path", [RESPONSES])
