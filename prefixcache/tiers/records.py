@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from prefixcache.index import Packed
-from prefixcache.kv.tiers.keys import StoredNamespace
+from prefixcache.tiers.keys import StoredNamespace
 
 
 class WantedBlock(NamedTuple):
