@@ -54,7 +54,9 @@ class Shelf:
         ours = sum(kept.files_bytes for kept in self._kept.values())
         self._other_bytes = used_bytes(folder.path) - ours
         self.make_room(0)
-        self._scopes.forget(entry.stamp for entry in self.entries.values())
+        self._scopes.forget(
+            entry.stamp for kept in self._kept.values() for entry in kept.entries
+        )  # the dead are on the disk still
 
     @property
     def n_bytes(self) -> int:
