@@ -90,6 +90,15 @@ def head_size(data: Packed) -> int:
     return PREFIX_BYTES + int(head_bytes)
 
 
+def stamp_of(data: Packed) -> int | None:
+    """Return the stamp by the first PREFIX_BYTES; None: they are no frame of this version."""
+    try:
+        head_size(data)
+    except RefusedError:
+        return None
+    return int(_PREFIX.unpack_from(data)[5])
+
+
 def read_frame(data: Packed) -> Frame:
     """Return what the bytes before a payload say; more may follow them.
 
