@@ -111,6 +111,21 @@ class DiskFolder:
             path.unlink()
 
 
+def is_in_use(folder: Path) -> bool:
+    """Whether a process has claimed it. Changes nothing. Raises OSError."""
+    try:
+        fd = os.open(folder / _LOCK, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
 def segment_name(number: int) -> str:
     """Return the name of a segment's file."""
     return f"{number:010}{_SEGMENT}"

@@ -161,11 +161,11 @@ class Segment:
 
 
 def _check_top(data: bytes, folder_id: bytes, serial: int) -> None:
-    if len(data) < TOP_BYTES:
+    if any(data) and not data.startswith(_MAGIC[: len(data)]):
+        raise RefusedError("version")
+    if len(data) < TOP_BYTES or not any(data):  # killed, or zeros after a power cut
         raise RefusedError("cut_short")
-    magic, version, _, its_folder, its_serial = _TOP.unpack_from(data)
-    if magic != _MAGIC:
-        raise RefusedError("version" if any(data) else "cut_short")  # zeros: after a power cut
+    _, version, _, its_folder, its_serial = _TOP.unpack_from(data)
     if xxhash.xxh3_64_intdigest(data[: _TOP.size]) != _CHECK.unpack_from(data, _TOP.size)[0]:
         raise RefusedError("checksum")
     if version != FORMAT_VERSION:

@@ -18,7 +18,9 @@ from prefixcache.tiers.disk.kept import KeptSegment, load_entries
 from prefixcache.tiers.disk.scopes import Scopes
 from prefixcache.tiers.disk.segment import TOP_BYTES, Segment
 from prefixcache.tiers.disk.sidecar import Entry, most_bytes, written
-from prefixcache.tiers.refusals import Refusals, RefusedError
+from prefixcache.tiers.frames import read_frame, read_record
+from prefixcache.tiers.records import BlockRecord
+from prefixcache.tiers.refusals import RefusalReason, Refusals, RefusedError
 
 Written = tuple[Entry, Sequence[Packed]]  # a record's place, to be filled in, and its bytes
 
@@ -72,11 +74,6 @@ class Shelf:
         """Return the file that it is in."""
         return self._kept[entry.segment_number].segment
 
-    def discard(self, entry: Entry) -> None:
-        """Know it no more."""
-        if self.entries.get(entry.key) is entry:
-            del self.entries[entry.key]
-
     def add(self, batch: Sequence[Written]) -> None:
         """Keep records. Raises OSError, TierError: none of them is kept then."""
         size = sum(entry.n_bytes for entry, _ in batch)
@@ -96,7 +93,7 @@ class Shelf:
     def compact(self) -> None:
         """Take back the room of records that are dead, damaged or replaced. Raises OSError."""
         for kept in list(self._kept.values()):
-            live = [entry for entry in kept.entries if self.is_live(entry)]
+            live = [entry for entry in kept.entries if self.is_live(entry) and self._sound(entry)]
             if sum(entry.n_bytes for entry in live) + TOP_BYTES < kept.segment.n_bytes:
                 self._move(kept, live)
 
@@ -109,6 +106,31 @@ class Shelf:
             for kept in self._kept.values():
                 kept.segment.close()
             self._kept, self.entries = {}, {}
+
+    def record(self, entry: Entry, data: memoryview) -> BlockRecord | None:
+        """Return what an entry's bytes hold; None, counted, and known no more: it is damaged."""
+        try:
+            frame = read_frame(data)
+            if (frame.stamp, frame.head.key) != (entry.stamp, entry.key):
+                raise RefusedError("other_block")
+            return read_record(frame, data[frame.head_bytes :])
+        except RefusedError as error:
+            self.refuse(entry, error.reason)
+            return None
+
+    def refuse(self, entry: Entry, reason: RefusalReason) -> None:
+        """Count it, and know it no more."""
+        self._refusals.note(reason, f"record {entry.segment_number}:{entry.offset}")
+        self._discard(entry)
+
+    def _discard(self, entry: Entry) -> None:
+        """Know it no more."""
+        if self.entries.get(entry.key) is entry:
+            del self.entries[entry.key]
+
+    def _sound(self, entry: Entry) -> bool:
+        (data,) = self.segment(entry).read(entry.offset, [entry.n_bytes])
+        return self.record(entry, data) is not None
 
     def _is_valid(self, entry: Entry) -> bool:
         return self._scopes.floor(entry.namespace) <= entry.stamp <= self._scopes.serial
@@ -185,7 +207,7 @@ class Shelf:
             moved = Entry(entry.key, entry.namespace, entry.stamp, 0, 0, entry.n_bytes)
             batch.append((moved, kept.segment.read(entry.offset, [entry.n_bytes])))
         for entry in kept.entries:
-            self.discard(entry)
+            self._discard(entry)
         del self._kept[number]
         kept.segment.close()
         self._remove_files(number)

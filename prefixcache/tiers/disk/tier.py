@@ -12,7 +12,7 @@ from prefixcache.tiers.disk.folder import SCOPES, DiskFolder, disk_errors
 from prefixcache.tiers.disk.scopes import Scopes
 from prefixcache.tiers.disk.shelf import Shelf, Written
 from prefixcache.tiers.disk.sidecar import Entry
-from prefixcache.tiers.frames import framed, read_frame, read_record
+from prefixcache.tiers.frames import framed
 from prefixcache.tiers.keys import StoredScope
 from prefixcache.tiers.records import BlockRecord, WantedBlock
 from prefixcache.tiers.refusals import Refusals, RefusedError
@@ -154,15 +154,12 @@ class DiskTier:
             yield run
 
     def _verified(self, entry: Entry, data: memoryview, wanted: WantedBlock) -> BlockRecord | None:
-        """Return the record if it is whole, valid and the wanted one; else know it no more."""
-        try:
-            frame = read_frame(data)
-            record = read_record(frame, data[frame.head_bytes :])
-            if frame.stamp != entry.stamp or not record.answers(wanted):
-                raise RefusedError("other_block")
-        except RefusedError as error:
-            self.refusals.note(error.reason, f"record {entry.segment_number}:{entry.offset}")
-            self._shelf.discard(entry)
+        """Return the record if it is whole and the wanted one; else know it no more."""
+        record = self._shelf.record(entry, data)
+        if record is None:
+            return None
+        if not record.answers(wanted):
+            self._shelf.refuse(entry, "other_block")
             return None
         entry.is_used = True
         return record
