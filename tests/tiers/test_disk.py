@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -204,3 +205,29 @@ def test_dead_records_give_their_room_back(tmp_path: Path) -> None:
     assert files_bytes(tmp_path) < before / 2
     assert same(tier.read(wanted(theirs)), theirs)
     tier.close()
+
+
+def test_other_threads_may_ask_for_lengths(tmp_path: Path) -> None:
+    """While one thread writes, gives up and invalidates, another gets honest answers."""
+    tier = DiskTier(tmp_path, max_bytes=SMALL_BYTES)
+    keys = [record.key for record in records(prompt(1, 20))]
+    ends, failures = threading.Event(), []
+
+    def ask() -> None:
+        while not ends.is_set():
+            try:
+                assert 0 <= tier.likely_length(keys) <= 20
+            except Exception as error:
+                failures.append(error)
+                return
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    for number in range(1, 60):
+        tier.write(records(prompt(number % 3, 20), owner(str(number))))
+        tier.write(records(prompt(1, 20)))
+        tier.invalidate(StoredScope(tenant=owner(str(number)).tenant))
+    ends.set()
+    asking.join()
+    tier.close()
+    assert failures == []

@@ -87,6 +87,9 @@ class DiskFolder:
             write_all(fd, data)
             if durably:
                 os.fsync(fd)
+        except OSError:
+            unfinished.unlink(missing_ok=True)
+            raise
         finally:
             os.close(fd)
         unfinished.replace(self.path / name)

@@ -181,9 +181,15 @@ class Shelf:
         return self._kept.setdefault(number, KeptSegment(made))
 
     def _finish(self, kept: KeptSegment) -> None:
-        if not kept.sidecar_bytes:
-            data = written(kept.segment.number, kept.segment.n_bytes, kept.entries)
+        """Write what it holds beside it; where that cannot be, the next start takes longer."""
+        if kept.sidecar_bytes:
+            return
+        data = written(kept.segment.number, kept.segment.n_bytes, kept.entries)
+        try:
             self._folder.replace(sidecar_name(kept.segment.number), data)
+        except OSError as error:
+            _log.warning("no index of segment %d: %s", kept.segment.number, error.strerror)
+        else:
             kept.sidecar_bytes = len(data)
 
     def _victim(self) -> KeptSegment:
@@ -208,9 +214,9 @@ class Shelf:
             batch.append((moved, kept.segment.read(entry.offset, [entry.n_bytes])))
         for entry in kept.entries:
             self._discard(entry)
+        self._remove_files(number)
         del self._kept[number]
         kept.segment.close()
-        self._remove_files(number)
         _log.debug("segment %d went, %d of its records were moved on", number, len(batch))
         self._append(batch)
 

@@ -22,7 +22,8 @@ _MIN_SEGMENT_BYTES = 1 << 12
 _MAX_SEGMENT_BYTES = 1 << 28
 _N_SEGMENTS = 16  # of a full folder, or more
 _BATCH_BYTES = 1 << 23  # are written in one call
-_MOST_READ = 64  # records in one call
+_MOST_READ = 64  # records in one call,
+_READ_BYTES = 1 << 26  # and bytes
 
 
 class DiskTier:
@@ -146,7 +147,7 @@ class DiskTier:
             entry = self._live(block.key)
             if entry is None:
                 break
-            if run and (len(run) == _MOST_READ or not _is_next(run[-1], entry)):
+            if run and not _goes_on(run, entry):
                 yield run
                 run = []
             run.append(entry)
@@ -196,6 +197,12 @@ class DiskTier:
         return Entry(record.key, record.namespace, self._scopes.serial, 0, 0, size), pieces
 
 
-def _is_next(before: Entry, after: Entry) -> bool:
-    is_near = before.segment_number == after.segment_number
-    return is_near and before.offset + before.n_bytes == after.offset
+def _goes_on(run: Sequence[Entry], entry: Entry) -> bool:
+    """Whether `entry` stands behind a run that may grow by it."""
+    last = run[-1]
+    is_next = (entry.segment_number, entry.offset) == (
+        last.segment_number,
+        last.offset + last.n_bytes,
+    )
+    end = entry.offset + entry.n_bytes
+    return is_next and len(run) < _MOST_READ and end - run[0].offset <= _READ_BYTES
