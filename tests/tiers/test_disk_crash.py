@@ -87,9 +87,9 @@ def crash(folder: Path, rounds: int) -> None:
     n_whole = 0
     for _ in range(rounds):
         account.hear(killed_after(folder, account.next, rng.uniform(0, 0.05)))
-        n_whole = check(folder, account)
+        n_whole += check(folder, account)
         assert sum(path.stat().st_size for path in folder.iterdir()) <= MAX_BYTES
-    assert n_whole > 10
+    assert n_whole > 0  # or nothing was looked at
 
 
 def test_ten_kills_lose_and_revive_nothing(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import fcntl
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from prefixcache.errors import ConfigError, TierError
@@ -146,5 +146,9 @@ def segment_paths(folder: Path) -> list[tuple[int, Path]]:
 
 
 def used_bytes(folder: Path) -> int:
-    """Return the bytes of all files in a folder."""
-    return sum(entry.stat().st_size for entry in os.scandir(folder) if entry.is_file())
+    """Return the bytes of all files in a folder; what goes meanwhile may be missing."""
+    n_bytes = 0
+    for entry in os.scandir(folder):
+        with suppress(FileNotFoundError):
+            n_bytes += entry.stat().st_size if entry.is_file() else 0
+    return n_bytes
