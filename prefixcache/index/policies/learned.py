@@ -12,25 +12,29 @@ from prefixcache.index.policies.returns import Returns
 from prefixcache.index.policies.shelves import Shelves
 
 _LEFT_BEHIND = 0  # a kind of its own: what a prompt that goes on leaves unused
-_N_FIRST_LENGTHS = 12  # kinds of what was used once, by the logarithm of its length in blocks
+_N_FIRST_LENGTHS = 12  # of what was used once, by the logarithm of its length in blocks
 _MOST_USES: Sequence[int] = (2, 3, 5, 9, 31)  # of each group of kinds but the last
 _AGES_PER_GAP = 6
 _MOST_BLOCKS: Sequence[int] = (1, 4)  # of each length of what was used again, but the last
 _N_LENGTHS = len(_MOST_BLOCKS) + 1
 _N_IN_GROUP = -(-N_AGES // _AGES_PER_GAP) * _N_LENGTHS
-_FIRST_REPEAT = 1 + _N_FIRST_LENGTHS
+_FIRST_BRANCH = 1 + _N_FIRST_LENGTHS  # used once as well, but most of its prompt was known
+_FIRST_REPEAT = _FIRST_BRANCH + _N_FIRST_LENGTHS
 _N_KINDS = _FIRST_REPEAT + (len(_MOST_USES) + 1) * _N_IN_GROUP
 _GROUPS: Sequence[Sequence[int]] = (
     (_LEFT_BEHIND,),
-    range(1, _FIRST_REPEAT),
+    range(1, _FIRST_BRANCH),
+    range(_FIRST_BRANCH, _FIRST_REPEAT),
     *(range(first, first + _N_IN_GROUP) for first in range(_FIRST_REPEAT, _N_KINDS, _N_IN_GROUP)),
 )
 
 _LEAST_REMEMBERED = 4096  # prefixes, listed ones included
 _REMEMBERED_PER_LISTED = 8
 _LEAST_USES = 256  # between two times that worths are worked out
-_REMEMBERED_PER_USE = 32
-_LEAST_RETURNS = 800  # before anything is judged by its kind
+_REMEMBERED_PER_USE = 16
+_LEAST_RETURNS = (
+    256  # prompts that went through a known prefix, before anything is judged by its kind
+)
 
 
 class LearnedPolicy:
@@ -38,12 +42,14 @@ class LearnedPolicy:
 
     It remembers when prefixes were used, also those that were given up long ago, and so learns
     how long it takes until one of a kind comes back, if it does. A prefix's kind is how often it
-    was used, the time between the last two uses and its length. What goes on where the last
+    was used, the time between the last two uses and its length; of what was used once, its length
+    and whether it goes on from a longer prefix that was known. What goes on where the last
     prompt through a prefix ended, as the next turn of a conversation does, counts that one's uses
     as its own. Where nobody answers within half a minute, what has just come in promises less
     than what has waited that long; and what has waited for too long goes.
 
-    Nothing is set for some traffic: all rates are counted as requests come. Until there are
+    Nothing is set for some traffic: all rates are counted as requests come, and what was counted
+    long ago weighs less and less. Until there are
     enough, and where all is alike, the longest unused goes first. Every call is O(log n),
     amortised; it takes 300 kB, and as many bytes for each of a few prefixes per listed one.
 
@@ -61,6 +67,7 @@ class LearnedPolicy:
         self._n_returns = 0
         self._is_judging = False  # until enough is known all are of one kind
         self._new: list[tuple[Entry, Past]] = []  # ends of the path that is being listed
+        self._path_returned = False
         self._path_start = (-inf, 0)  # when that was used, and the block that it begins at so far
 
     def add(self, entry: Entry) -> None:
@@ -70,8 +77,9 @@ class LearnedPolicy:
         past = self._history.get(key)
         if self._path_start != (entry.last_used, entry.end_block):
             self._new.clear()
+            self._path_returned = False
         if past is None:
-            past = Past(entry, _kind_of(1, 0.0, entry.n_blocks))
+            past = Past(entry, _first_kind_of(entry))
             self._new.append((entry, past))
         else:
             self._come_back(entry, past)
@@ -113,7 +121,8 @@ class LearnedPolicy:
         """Learn from a return, and let what is new below it count its uses if it goes on here."""
         gap_seconds = entry.last_used - past.last_used
         self._returns.count(past.kind, gap_seconds, returned=True)
-        self._n_returns += 1
+        self._n_returns += not self._path_returned  # a path's returns are but one observation
+        self._path_returned = True
         goes_on = entry.end_block >= past.tip_block - 1  # a prompt's last block may not be full
         if past.entry is not None and past.entry is not entry:
             self._cut_off(past.entry, _LEFT_BEHIND if goes_on else past.kind)
@@ -158,6 +167,7 @@ class LearnedPolicy:
                 self._rank()
 
     def _rank(self) -> None:
+        self._returns.fade()
         self._shelves.rank(self._returns.worths(self._history.unused(self._now)))
 
     def _begin_to_judge(self) -> None:
@@ -166,9 +176,13 @@ class LearnedPolicy:
             self.expose(entry)
 
 
+def _first_kind_of(entry: Entry) -> int:
+    is_branch = 2 * entry.n_blocks < entry.end_block
+    length = min(entry.n_blocks.bit_length(), _N_FIRST_LENGTHS)
+    return (_FIRST_BRANCH if is_branch else 1) + length - 1
+
+
 def _kind_of(uses: int, gap_seconds: float, n_blocks: int) -> int:
-    if uses < 2:
-        return min(n_blocks.bit_length(), _N_FIRST_LENGTHS)
     group = sum(uses > most for most in _MOST_USES)
     gap = age_of(gap_seconds) // _AGES_PER_GAP
     length = sum(n_blocks > most for most in _MOST_BLOCKS)

@@ -8,7 +8,9 @@ from prefixcache.index.policies.ages import LENGTH_SECONDS, N_AGES, age_of
 
 _PRIOR_RATE = 0.03  # of returns in a bin, while little is known: so the longest unused goes first
 _PRIOR_WEIGHT = 2.0  # in observations
-_GROUP_WEIGHT = 6.0  # of what is known of a group, for each kind in it; and of all, for a group
+_GROUP_WEIGHT = 12.0  # of what is known of a group, for each kind in it; and of all, for a group
+
+_FADED_SHARE = 0.97  # of what was counted, that stays: what comes back changes with the hour
 
 Rates = list[float]  # by age: the share that returns in that bin of what has not until then
 
@@ -34,6 +36,11 @@ class Returns:
         counts = self._returned if returned else self._lost
         counts[kind][age_of(seconds)] += 1
 
+    def fade(self) -> None:
+        """Let all that was counted so far weigh a little less."""
+        for counts in (*self._returned, *self._lost):
+            counts[:] = [n * _FADED_SHARE for n in counts]
+
     def worths(self, waiting: Iterable[tuple[int, float]]) -> list[list[float]]:
         """Return what a block of each kind is worth at each age: hits per second of its room.
 
@@ -50,7 +57,11 @@ class Returns:
         worths: list[list[float]] = [[] for _ in seen]
         for group in self._groups:
             typical = self._rates(group, seen, everything, _GROUP_WEIGHT)
+            usual = worth_by_age(typical)
             for kind in group:
+                if not seen[kind][0]:  # nothing is known of it
+                    worths[kind] = usual
+                    continue
                 worths[kind] = worth_by_age(self._rates([kind], seen, typical, _GROUP_WEIGHT))
         return worths
 
