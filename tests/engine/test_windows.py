@@ -147,8 +147,7 @@ def test_no_order_of_events_reads_what_a_window_let_go(seed: int) -> None:
         max_step_tokens=(2, 7, 16, 40)[seed // 3 % 4],
     )
     assert storm.engine._scheduler._windows.is_needed
-    storm.run(30, rate=0.7)
-    storm.check_end()
+    storm.survive(30, rate=0.7)
 
 
 def test_crowded_windows_preempt_and_all_are_served() -> None:
@@ -176,8 +175,7 @@ def test_crowded_windows_preempt_and_all_are_served() -> None:
         by_windows.append(scheduler.preemptions_total - n_before)
 
     scheduler._fit_windows = counted  # type: ignore[method-assign]
-    storm.run(60, rate=0.9)
-    storm.check_end()
+    storm.survive(60, rate=0.9)
     assert sum(by_windows) > 0
 
 
