@@ -149,6 +149,7 @@ class Storm:
         self.outputs: dict[str, list[int]] = {}
         self.ends: dict[str, Finished | Failed] = {}
         self.n_to_come = 0
+        self._n_idle = self._n_forwards = 0  # steps in a row in which those who wait had nothing
 
     def survive(self, n_requests: int, *, rate: float = 0.5) -> Self:
         """Run as `run` does, and check what came of it."""
@@ -251,6 +252,11 @@ class Storm:
         )
         assert len(scheduler.running) <= config.max_running_requests
         assert all(each.n_overtaken <= config.max_overtakes for each in scheduler.waiting)
+        n_forwards = self.engine.stats().steps_total
+        is_idle = scheduler.waiting and not scheduler.running and n_forwards == self._n_forwards
+        self._n_idle = self._n_idle + 1 if is_idle else 0
+        self._n_forwards = n_forwards
+        assert self._n_idle <= 1  # whoever waits alone is admitted in the next step
         self.bench.model.steps.clear()
         self.bench.model.rows.clear()
 
