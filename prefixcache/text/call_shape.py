@@ -50,7 +50,10 @@ def _is_shown(template: ChatTemplate, shape: CallShape) -> bool:
     calls = [{"id": "c12345678", "type": "function", "function": call}]
     turn: dict[str, object] = {"role": "assistant", "content": "", "tool_calls": calls}
     try:
-        messages = [{"role": "user", "content": "-"}, shape.shaped(turn)]
+        messages: list[Mapping[str, object]] = [
+            {"role": "user", "content": "-"},
+            shape.shaped(turn),
+        ]
         prompt = template.render(messages, add_generation_prompt=False)
     except TemplateError:
         return False
@@ -59,7 +62,9 @@ def _is_shown(template: ChatTemplate, shape: CallShape) -> bool:
 
 def _with_text(call: object) -> object:
     match call:
-        case {"function": {"arguments": Mapping() as arguments} as function}:
-            written = json.dumps(dict(arguments), ensure_ascii=False)
-            return {**call, "function": {**function, "arguments": written}}
+        case Mapping() as fields:
+            match fields.get("function"):
+                case {"arguments": Mapping() as arguments, **rest}:
+                    written = json.dumps(dict(arguments), ensure_ascii=False)
+                    return {**fields, "function": {**rest, "arguments": written}}
     return call

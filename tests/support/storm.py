@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 from typing import Any, Self
 
+import pytest
 import torch
+from _pytest.mark import ParameterSet
 from transformers import PreTrainedModel
 
 from prefixcache.engine.drafting import Draft, Drafter, Trust
@@ -23,6 +25,14 @@ from prefixcache.types import (
 )
 from tests.support.architectures import VOCAB_SIZE
 from tests.support.models import CLEAR_GAP, Bench, prompt_ids
+
+
+def seeds(n_seeds: int, *quick: int) -> list[ParameterSet]:
+    """Return so many seeds, of which only `quick` are no slow tests: one for each thing drawn."""
+    return [
+        pytest.param(seed, marks=() if seed in quick else pytest.mark.slow)
+        for seed in range(n_seeds)
+    ]
 
 
 def poison(bench: Bench) -> None:
