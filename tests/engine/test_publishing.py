@@ -438,7 +438,7 @@ def test_a_prompt_can_change_in_the_step_in_which_its_reading_fails(
     bench.submit("running", prompt_ids(9), 8)
     bench.step()
     control.publish(publication("large", prompt_ids(60), adapter="a"), stands=True)
-    changes: dict[str, Callable[[], object]] = {
+    changes: dict[str, Callable[[], Any]] = {
         "retire": lambda: control.retire("large"),
         "invalidate": lambda: control.invalidate(Invalidation(kind=InvalidationKind.EVERYTHING)),
         "unload": lambda: bench.engine.unload_adapter("a"),
