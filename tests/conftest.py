@@ -17,6 +17,7 @@ settings.load_profile("tests")
 _MOST_WORKERS = 4  # each has torch in memory, and servers of its own
 
 
+@pytest.hookimpl(optionalhook=True)  # where a run is made without the plugin
 def pytest_xdist_auto_num_workers() -> int:
     """Return how many processes `-n auto` means."""
     return min(os.cpu_count() or 1, _MOST_WORKERS)

@@ -28,6 +28,7 @@ from prefixcache.engine.sequence import Sequence
 from prefixcache.engine.served import Served
 from prefixcache.engine.shares import Share
 from prefixcache.engine.speculation import Speculation
+from prefixcache.engine.stalls import StallNotice
 from prefixcache.engine.swapping import Swapping
 from prefixcache.engine.window_room import WindowRoom
 from prefixcache.errors import ConfigError, EngineError, RequestTooLargeError
@@ -111,6 +112,7 @@ class Engine:
         self._swapping = Swapping(self._served, self._scheduler, self._runner, self._answers)
         self._deadlines = Deadlines(clock, max_queue_seconds=config.max_queue_seconds)
         self._cancels = Cancels(self._cancel)
+        self._stalls = StallNotice(self.cache, self._scheduler, clock, whole_group=groups.whole)
         self._publishing = Publishing(
             self.cache, self._served, config, self._scheduler, self._answers, self._deadlines
         )
@@ -298,6 +300,7 @@ class Engine:
                 self._answers.take(shares, outcomes)
                 self._speculation.settle()
             self._publishing.settle(is_idle=not self._answers.in_flight)
+            self._stalls.look()
         return self._answers.events()
 
     def stats(self) -> EngineStats:

@@ -294,7 +294,8 @@ class Publishing:
     def _stop_reading(self, live: LivePrompt) -> None:
         if live.sequence is not None:
             del self._reading[live.sequence]
-            self._answers.fail(live.sequence, FailureKind.CANCELLED, _GONE)
+            if not live.sequence.has_ended:  # it may have, in the step that runs now
+                self._answers.fail(live.sequence, FailureKind.CANCELLED, _GONE)
             live.sequence = None
 
     def _is_away(self, live: LivePrompt) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from prefixcache.errors import PromptTooLongError, TemplateError
+from prefixcache.text.call_shape import call_shape
 from prefixcache.text.control import ControlTokens, Message
 from prefixcache.text.history import History
 from prefixcache.text.marks import Mark, fixed_tokens
@@ -24,6 +25,7 @@ class PromptEncoder:
     def __init__(self, tokenizer: Tokenizer, template: ChatTemplate) -> None:
         self.tokenizer = tokenizer
         self._template = template
+        self._calls = call_shape(template)
         self._control = ControlTokens(tokenizer, template.literals)
         self.tool_format = format_of(template.literals)  # None: the model was taught none
 
@@ -79,11 +81,12 @@ class PromptEncoder:
 
         No message is dropped or moved. The role `developer` is read as `system`. A content
         that is a list of text parts is their texts, joined with nothing between. Fields that
-        are None are left out. With `order_tool_keys`, tools that differ in the order of keys alone
-        give the same ids. Special tokens are those that the template writes, and whatever
-        spells a control token in messages or tools is encoded as plain text; without such
-        spellings the ids are those of transformers' `apply_chat_template`. Where the prompt begins
-        with a text that `history` knows, it begins with the ids that this text was.
+        are None are left out. Calls of earlier turns come in the form that the template takes. With
+        `order_tool_keys`, tools that differ in the order of keys alone give the same ids. Special
+        tokens are those that the template writes, and whatever spells a control token in messages
+        or tools is encoded as plain text; without such spellings the ids are those of transformers'
+        `apply_chat_template`. Where the prompt begins with a text that `history` knows, it begins
+        with the ids that this text was.
 
         Raises:
             PromptTooLongError: all texts together, or what the template makes of them, have more
@@ -100,13 +103,14 @@ class PromptEncoder:
             _check(_n_characters([prepared, tools]), max_characters)
             if order_tool_keys and tools is not None:
                 tools = [canonical(tool) for tool in tools]
-            guarded = self._control.guarded(prepared, tools)
+            shaped = [self._calls.shaped(fields) for fields in prepared]
+            guarded = self._control.guarded(shaped, tools)
         except RecursionError as error:
             deepest = "tools" if _depth(tools) > _depth(prepared) else "messages"
             raise TemplateError("nested too deeply", deepest) from error
         render = self._continued if continue_last else self._template.render
         if guarded is None:
-            prompt = render(prepared, tools=tools, add_generation_prompt=add_generation_prompt)
+            prompt = render(shaped, tools=tools, add_generation_prompt=add_generation_prompt)
             _check(len(prompt), max_characters)
             return ChatPrompt(self._encoded(prompt, None, history), prompt)
         prompt = render(
@@ -190,7 +194,7 @@ class PromptEncoder:
         if last.get("role") != "assistant":
             raise TemplateError("only a turn of the assistant's can go on")
         end = _unused(messages)
-        going_on = [*before, {**last, "content": f"{last.get('content', '')}{end}"}]
+        going_on = [*before, {**last, "content": f"{last.get('content') or ''}{end}"}]
         prompt = self._template.render(going_on, tools=tools, add_generation_prompt=False)
         if end not in prompt:
             raise TemplateError("the chat template does not show the turn that is to go on")

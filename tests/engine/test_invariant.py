@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig, LlamaForCausalLM
 
 from prefixcache.config import EngineConfig, WeightsName
 from prefixcache.engine import Engine, fixed_attention, loading, plan, segments
@@ -24,7 +23,7 @@ from prefixcache.engine.plan import Chunk, plan_step
 from prefixcache.engine.weights import tiles
 from prefixcache.errors import AdapterError, ConfigError, UnsupportedModelError
 from prefixcache.types import BlockId, Delta, Event, Span, TokenScore
-from tests.support.architectures import VOCAB_SIZE, tiny_model
+from tests.support.architectures import tiny_model
 from tests.support.models import ARCHITECTURES, Bench, prompt_ids
 
 CPU = torch.device("cpu")
@@ -36,7 +35,12 @@ CHUNKS = (1, 1, 2, 3, 5, 17, 64, 130, 300)
 
 
 def loaded(
-    architecture: str, weights: WeightsName, block_size: int, *, invariant: bool
+    architecture: str,
+    weights: WeightsName,
+    block_size: int,
+    *,
+    invariant: bool,
+    seed: int = 1234,
 ) -> LoadedModel:
     config = EngineConfig(
         kv_memory_bytes=8 << 20,
@@ -44,7 +48,7 @@ def loaded(
         invariant=invariant,
         weights=weights,
     )
-    return prepare_model(tiny_model(architecture), config, name="tiny")
+    return prepare_model(tiny_model(architecture, seed=seed), config, name="tiny")
 
 
 @dataclass
@@ -157,22 +161,7 @@ def test_a_real_model_is_invariant(weights: WeightsName) -> None:
 
 def odd_model() -> LoadedModel:
     """Return an invariant model whose widths leave uneven ends everywhere."""
-    torch.manual_seed(5)
-    config = LlamaConfig(
-        vocab_size=VOCAB_SIZE,
-        hidden_size=56,
-        intermediate_size=90,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=512,
-        initializer_range=0.2,
-        tie_word_embeddings=True,
-    )
-    engine = EngineConfig(
-        kv_memory_bytes=8 << 20, block_size_tokens=4, invariant=True, weights="float32"
-    )
-    return prepare_model(LlamaForCausalLM(config).eval(), engine, name="odd")
+    return loaded("odd-llama", "float32", 4, invariant=True, seed=5)
 
 
 def test_odd_widths_are_invariant() -> None:
@@ -183,24 +172,7 @@ def test_odd_widths_are_invariant() -> None:
 @pytest.mark.parametrize("weights", ["float32", "16bit"])
 def test_norms_of_heads_and_two_kinds_of_angles_are_invariant(weights: WeightsName) -> None:
     """A Gemma 3, whose layers take turns with windows and angles, gives the same bits."""
-    torch.manual_seed(3)
-    config = Gemma3TextConfig(
-        vocab_size=VOCAB_SIZE,
-        hidden_size=64,
-        intermediate_size=90,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=24,
-        max_position_embeddings=512,
-        sliding_window=40,
-        layer_types=["sliding_attention", "full_attention"] * 2,
-        initializer_range=0.2,
-    )
-    engine = EngineConfig(
-        kv_memory_bytes=8 << 20, block_size_tokens=4, invariant=True, weights=weights
-    )
-    assert n_changed([prepare_model(Gemma3ForCausalLM(config).eval(), engine, name="odd")]) == 0
+    assert n_changed([loaded("odd-gemma3", weights, 4, invariant=True)]) == 0
 
 
 def _products_straight(patch: pytest.MonkeyPatch) -> None:
@@ -217,14 +189,16 @@ def _attention_of_the_normal_mode(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(plan, "_plan_group", lambda *given, **_: planned(*given, invariant=False))
 
 
-def _merge_of_the_normal_mode(patch: pytest.MonkeyPatch) -> None:
-    def take(self: Any, part: slice, output: Tensor, lse: Tensor) -> None:
-        weight = torch.sigmoid(lse - self._largest[:, part]).unsqueeze(-1)
-        self._output[:, part] = self._output[:, part].lerp(output, weight)
-        self._largest[:, part] = torch.logaddexp(self._largest[:, part], lse)
-        self._weight[:, part] = 1.0
+def _merge_of_all_tiles_together(patch: pytest.MonkeyPatch) -> None:
+    take = fixed_attention._Merge.take
 
-    patch.setattr(fixed_attention._Merge, "take", take)
+    def alike(self: Any, part: slice, output: Tensor, lse: Tensor) -> None:
+        largest = self._largest[:, part]
+        above = torch.maximum(largest, lse).max()  # what neighbours have, too
+        self._largest[:, part] = torch.where(largest == -torch.inf, above, largest)
+        take(self, part, output, lse)
+
+    patch.setattr(fixed_attention._Merge, "take", alike)
 
 
 def _segments_as_long_as_there_are_rows(patch: pytest.MonkeyPatch) -> None:
@@ -245,7 +219,7 @@ def _segments_as_long_as_there_are_rows(patch: pytest.MonkeyPatch) -> None:
         _products_straight,
         _activations_straight,
         _attention_of_the_normal_mode,
-        _merge_of_the_normal_mode,
+        _merge_of_all_tiles_together,
         _segments_as_long_as_there_are_rows,
     ],
 )

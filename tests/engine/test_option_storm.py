@@ -23,6 +23,4 @@ def test_no_order_of_events_changes_what_a_request_asked_for(
     tokenizer: Tokenizer, architecture: str
 ) -> None:
     """Penalties, seeds, grammars, scores and stops hold through preemptions and neighbours."""
-    storm = OptionStorm(5, architecture, tokenizer, preempt_rate=0.3)
-    storm.run(30)
-    storm.check_end()
+    OptionStorm(5, architecture, tokenizer, preempt_rate=0.3).survive(30)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -424,3 +425,38 @@ def test_a_second_reading_that_finds_no_room_in_time_is_tried_again() -> None:
     assert bench.engine.stats().waiting == 0
     bench.drain()
     assert bench.cached_of("p") == 20
+
+
+@pytest.mark.parametrize("change", ["retire", "invalidate", "unload"])
+def test_a_prompt_can_change_in_the_step_in_which_its_reading_fails(
+    tmp_path: Path, change: str
+) -> None:
+    """What an operator asks for while a step runs finds a reading that has ended already."""
+    bench = Bench(n_blocks=40)
+    control = bench.engine.control
+    bench.engine.load_adapter("a", str(write_adapter(tmp_path / "adapter", bench.reference)))
+    bench.submit("running", prompt_ids(9), 8)
+    bench.step()
+    control.publish(publication("large", prompt_ids(60), adapter="a"), stands=True)
+    changes: dict[str, Callable[[], Any]] = {
+        "retire": lambda: control.retire("large"),
+        "invalidate": lambda: control.invalidate(Invalidation(kind=InvalidationKind.EVERYTHING)),
+        "unload": lambda: bench.engine.unload_adapter("a"),
+    }
+    bench.step(poll=changes[change])
+    bench.drain()
+    assert oracle(bench.reference, prompt_ids(9), 8).is_same(bench.answers["running"].token_ids)
+    assert bench.n_held == 0
+
+
+def test_a_prompt_can_be_retired_after_a_reload_that_ended_its_reading(tmp_path: Path) -> None:
+    """A reload that does not wait fails a reading; it is not failed a second time."""
+    server = Server(tmp_path / "model", max_step_tokens=8)
+    server.engine.control.publish(publication("p", prompt_ids(60)))
+    server.step()
+    server.reload(drains=False)
+    server.engine.control.retire("p")
+    server.drain()
+    (reading,) = server.engine.control.readings()
+    assert reading.refusal
+    assert not server.engine.stats().running

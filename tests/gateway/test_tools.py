@@ -13,10 +13,11 @@ import pytest_asyncio
 
 from gateway.backends.local import LocalBackend
 from prefixcache.config import EngineConfig
-from prefixcache.text import PromptEncoder
+from prefixcache.text import PromptEncoder, Tokenizer
 from prefixcache.types import FinishReason
 from tests.support.gateways import MODEL, Gateway, running_gateway
-from tests.support.models import write_tiny_model
+from tests.support.inline import InlineBackend
+from tests.support.models import Bench, write_tiny_model
 from tests.support.scripted import ScriptedBackend
 from tests.support.tokenizers import write_chat_tokenizer
 
@@ -32,6 +33,13 @@ HERMES = (
     "{% for c in m.tool_calls or [] %}{{ '\n<tool_call>\n{\"name\": ' + (c.function.name | tojson)"
     " + ', \"arguments\": ' + (c.function.arguments | tojson) + '}\n</tool_call>' }}{% endfor %}"
     "{{ '<|im_end|>\n' }}{% endfor %}{{ '<|im_start|>assistant\n' }}"
+)
+DEEPSEEK = (
+    "{% for m in messages %}{% if m.role == 'assistant' and m.content is none %}"
+    "{{ '<｜tool▁calls▁begin｜>' }}{% for c in m.tool_calls %}"
+    "{{ '<｜tool▁call▁begin｜>' + c.type + '<｜tool▁sep｜>' + c.function.name + '\n' + '```json'"
+    " + '\n' + c.function.arguments + '\n' + '```' + '<｜tool▁call▁end｜>' }}"
+    "{% endfor %}{{ '<｜tool▁calls▁end｜>' }}{% else %}{{ m.content }}{% endif %}{% endfor %}"
 )
 WEATHER: dict[str, Any] = {
     "type": "function",
@@ -50,6 +58,10 @@ CLOCK: dict[str, Any] = {"type": "function", "function": {"name": "clock"}}
 MESSAGES: Any = [{"role": "user", "content": "hello"}]
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome", "days": 2}}\n</tool_call>'
 ARGUMENTS = {"city": "Rome", "days": 2}
+DEEPSEEK_CALL = (
+    "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>weather\n```json\n"
+    '{"city": "Rome", "days": 2}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>'
+)
 
 
 def write_tool_model(folder: Path, template: str = HERMES) -> None:
@@ -71,10 +83,10 @@ async def chat(gateway: Gateway, **fields: Any) -> Any:
     return await create(model=MODEL, **({"messages": MESSAGES} | fields))
 
 
-async def said(folder: Path, *texts: str, **fields: Any) -> Any:
+async def said(folder: Path, *texts: str, template: str = HERMES, **fields: Any) -> Any:
     """Return the choice that a client sees when the model says `texts`."""
     write_chat_tokenizer(folder)
-    (folder / "chat_template.jinja").write_text(HERMES, encoding="utf-8")
+    (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
     backend = ScriptedBackend(folder, [[*texts, FinishReason.STOP]])
     backend.max_model_tokens = 2000
     async with running_gateway(backend) as running:
@@ -118,6 +130,19 @@ async def test_calls_in_the_text_become_tool_calls(tmp_path: Path, stream: bool)
     assert [json.loads(text)["city"] for _, text in calls] == ["Rome", "Oslo"]
     assert len(set(ids)) == 2
     assert all(call_id.startswith("call_") for call_id in ids)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_deepseeks_calls_become_tool_calls(tmp_path: Path, stream: bool) -> None:
+    """Its marks and fences are no content, and what it is sent back is what it said."""
+    call = DEEPSEEK_CALL.removeprefix("<｜tool▁calls▁begin｜>").removesuffix("<｜tool▁calls▁end｜>")
+    text = f"So.\n<｜tool▁calls▁begin｜>{call}\n{call}<｜tool▁calls▁end｜>"
+    texts = [text[start : start + 9] for start in range(0, len(text), 9)]
+    content, calls, reason, ids = await said(tmp_path, *texts, template=DEEPSEEK, stream=stream)
+    assert (content, reason, len(set(ids))) == ("So.", "tool_calls", 2)
+    assert [(name, json.loads(arguments)) for name, arguments in calls] == [
+        ("weather", ARGUMENTS)
+    ] * 2
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -165,6 +190,19 @@ async def test_a_named_tool_is_called(gateway: Gateway, stream: bool) -> None:
         ((name, arguments),) = calls
         assert name == "weather"
         assert set(json.loads(arguments)) == {"city", "days"}
+
+
+async def test_a_call_is_forced_in_deepseeks_format(tmp_path: Path) -> None:
+    """A model of random weights writes its marks and its fence, and the call is read."""
+    write_chat_tokenizer(tmp_path)
+    (tmp_path / "chat_template.jinja").write_text(DEEPSEEK, encoding="utf-8")
+    bench = Bench(tokenizer=Tokenizer.load(tmp_path), eos_token_id=2, kv_memory_bytes=1 << 22)
+    async with running_gateway(InlineBackend(bench, tmp_path)) as gateway:
+        options: Any = {"tool_choice": "required", "parallel_tool_calls": False}
+        reply = await chat(gateway, tools=[WEATHER], **options)
+        (call,) = reply.choices[0].message.tool_calls
+        assert json.loads(call.function.arguments)["city"] in ("Rome", "Oslo")
+        assert reply.choices[0].message.content is None
 
 
 @pytest.mark.parametrize("path", ["chat", "responses"])
@@ -273,9 +311,22 @@ async def test_a_schema_that_cannot_be_followed_is_a_400(gateway: Gateway) -> No
     assert (await chat(gateway, tools=[loose], **options)).choices
 
 
-async def test_calls_and_results_are_shown_to_the_model(tmp_path: Path) -> None:
-    """Earlier calls are rendered with arguments as objects, results with their function's name."""
-    write_tool_model(tmp_path)
+@pytest.mark.parametrize(
+    ("template", "earlier"),
+    [
+        (
+            HERMES,
+            [f"<|im_start|>assistant\n\n{CALL}<|im_end|>", "tool\nsunny of weather<|im_end|>"],
+        ),
+        (DEEPSEEK, [f"hellowait{DEEPSEEK_CALL}sunny"]),
+    ],
+)
+async def test_calls_and_results_are_shown_to_the_model(
+    tmp_path: Path, template: str, earlier: list[str]
+) -> None:
+    """Earlier calls and results are rendered as the template writes them."""
+    write_chat_tokenizer(tmp_path)
+    (tmp_path / "chat_template.jinja").write_text(template, encoding="utf-8")
     backend = ScriptedBackend(tmp_path, [["x", FinishReason.STOP]])
     call = {"name": "weather", "arguments": json.dumps(ARGUMENTS)}
     messages = [
@@ -288,16 +339,13 @@ async def test_calls_and_results_are_shown_to_the_model(tmp_path: Path) -> None:
         },
         {"role": "tool", "tool_call_id": "c1", "content": "sunny"},
     ]
-    write_chat_tokenizer(tmp_path)
-    (tmp_path / "chat_template.jinja").write_text(HERMES, encoding="utf-8")
     backend.max_model_tokens = 2000
     async with running_gateway(backend) as gateway:
         await chat(gateway, messages=messages, tools=[WEATHER])
     tokens = memoryview(backend.requests[0].token_ids).cast("I").tolist()
     tokenizer = PromptEncoder.load(tmp_path).tokenizer
     shown = tokenizer.decode(tokens, skip_special_tokens=False)
-    assert f"<|im_start|>assistant\n\n{CALL}<|im_end|>" in shown
-    assert "<|im_start|>tool\nsunny of weather<|im_end|>" in shown
+    assert all(text in shown for text in earlier)
 
 
 async def test_marks_that_are_special_tokens_are_seen(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from gateway.backends.local import IDLE_STATS
@@ -9,6 +10,8 @@ from gateway.backends.watchdog import Watchdog
 from prefixcache.wire import Heartbeat, Step
 
 STEP = Step((), IDLE_STATS)
+STALLED = Step((), msgspec.structs.replace(IDLE_STATS, waiting=3))
+BUSY = Step((), msgspec.structs.replace(IDLE_STATS, waiting=3, running=1))
 
 
 class Naps:
@@ -48,3 +51,20 @@ async def test_a_step_that_takes_too_long_is_a_hang() -> None:
     naps = Naps(Heartbeat(90.0), STEP, Heartbeat(50.0), Heartbeat(101.0), STEP)
     assert "100 seconds" in await naps.watchdog.watch()
     assert naps.n_slept == 4
+
+
+async def test_requests_that_wait_for_nobody_are_a_hang() -> None:
+    """However lively the steps: for as long as silence may last, somebody waits and none runs."""
+    naps = Naps(*[STALLED, STALLED, BUSY] * 9, *[STALLED] * 9)
+    assert "3 requests wait" in await naps.watchdog.watch()
+    assert naps.n_slept == 27 + 4
+
+
+@pytest.mark.parametrize("message", [STEP, BUSY, Heartbeat(0.0)])
+async def test_who_waits_while_others_run_or_a_model_is_loaded_is_no_hang(
+    message: Step | Heartbeat,
+) -> None:
+    """A worker that goes on in between, or does other work than steps, is let be."""
+    naps = Naps(*[STALLED, STALLED, STALLED, message] * 9)
+    await naps.watchdog.watch()
+    assert naps.n_slept == 36 + 4

@@ -231,6 +231,35 @@ def test_more_than_there_is_room_for_cannot_be_committed() -> None:
     cache.check()
 
 
+@pytest.mark.parametrize("n_kept", range(11))
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("growth_blocks", [0, 3])
+def test_a_request_that_keeps_a_part_gives_each_other_block_back_once(
+    n_kept: int, exact: bool, growth_blocks: int
+) -> None:
+    """Wherever in a block the kept part and what was stored by others end, the books balance."""
+    cache = PrefixCache(
+        pool_blocks=[9],
+        block_size_tokens=4,
+        growth_blocks=growth_blocks,
+        token_exact_reuse=exact,
+    )
+    ids = list(range(10))
+    keep(cache, *ids[:5], 99)
+    lease = cache.acquire(NS, pack(ids))
+    cache.extend(lease, 11, most_tokens=30)
+    if n_kept:
+        cache.commit(lease, pack(ids[: max(n_kept, lease.cached_tokens)]))
+    for _ in range(2):  # giving back twice is harmless
+        cache.release(lease)
+        cache.check()
+    assert found(cache, *ids, 99) >= n_kept // 4 * 4
+    assert cache.counts().held == 0
+    cache.evict(9)
+    cache.check()
+    assert cache.counts().free == 9
+
+
 def test_each_layer_group_has_blocks_of_its_own() -> None:
     """Every position has one block in each group, and all groups move together."""
     cache = PrefixCache(pool_blocks=[9, 6], block_size_tokens=2, growth_blocks=0)

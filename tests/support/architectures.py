@@ -135,6 +135,17 @@ _ROUGHENED: dict[str, Callable[[], Any]] = {
     "arcee": lambda: hf.ArceeConfig(**_SHARED),
 }
 CONFIGS = _PLAIN | _ROUGHENED
+_ODD: dict[str, Callable[[], Any]] = {  # widths that are no multiple of what a vector holds
+    "odd-llama": lambda: hf.LlamaConfig(
+        **_SHARED | {"hidden_size": 56, "intermediate_size": 90}, tie_word_embeddings=True
+    ),
+    "odd-gemma3": lambda: hf.Gemma3TextConfig(
+        **_SHARED | {"intermediate_size": 90, "num_hidden_layers": 4},
+        head_dim=24,
+        sliding_window=40,
+        layer_types=["sliding_attention", "full_attention"] * 2,
+    ),
+}
 
 _TRAINED_TOKENS = 64
 _LONG_FACTORS = {"short_factor": [1.0] * 8, "long_factor": [3.0 + i for i in range(8)]}
@@ -164,10 +175,10 @@ def llama_with_rope(rope_type: str) -> PreTrainedModel:
 ROPE_TYPES = tuple(_ROPES)
 
 
-def tiny_model(architecture: str) -> PreTrainedModel:
+def tiny_model(architecture: str, *, seed: int = 1234) -> PreTrainedModel:
     """Return the same small model at every call, in float32."""
-    torch.manual_seed(1234)
-    config = CONFIGS[architecture]()
+    torch.manual_seed(seed)
+    config = (CONFIGS | _ODD)[architecture]()
     model = AutoModelForCausalLM.from_config(
         config,
         dtype=torch.float32,

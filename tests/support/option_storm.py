@@ -115,13 +115,20 @@ class OptionStorm(Storm):
         self.engine.cache.check()
         assert self.engine.stats().pool.free == self.engine.info.pool_blocks
 
+    def may_fail(self, name: str) -> set[FailureKind]:
+        """Return how a request may fail: by its deadline or its grammar too."""
+        request = self.requests[name]
+        late = {FailureKind.DEADLINE} if request.deadline_seconds else set()
+        return (
+            late
+            | ({FailureKind.GRAMMAR} if request.sampling.grammar == BAD else set())
+            | (super().may_fail(name))
+        )
+
     def _check_answer(self, name: str) -> None:
         end, request, tokens = self.ends[name], self.requests[name], self.outputs[name]
         if isinstance(end, Failed):
-            may_fail = {FailureKind.CANCELLED}
-            may_fail |= {FailureKind.DEADLINE} if request.deadline_seconds else set()
-            may_fail |= {FailureKind.GRAMMAR} if request.sampling.grammar == BAD else set()
-            assert end.kind in may_fail
+            assert end.kind in self.may_fail(name)
             return
         fields = msgspec.structs.asdict(request.sampling)
         expected = self._alone.run(self.prompts[name], fields.pop("max_tokens"), **fields)

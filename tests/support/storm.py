@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
-from typing import Any
+from typing import Any, Self
 
+import pytest
 import torch
+from _pytest.mark import ParameterSet
 from transformers import PreTrainedModel
 
 from prefixcache.engine.drafting import Draft, Drafter, Trust
@@ -23,6 +25,14 @@ from prefixcache.types import (
 )
 from tests.support.architectures import VOCAB_SIZE
 from tests.support.models import CLEAR_GAP, Bench, prompt_ids
+
+
+def seeds(n_seeds: int, *quick: int) -> list[ParameterSet]:
+    """Return so many seeds, of which only `quick` are no slow tests: one for each thing drawn."""
+    return [
+        pytest.param(seed, marks=() if seed in quick else pytest.mark.slow)
+        for seed in range(n_seeds)
+    ]
 
 
 def poison(bench: Bench) -> None:
@@ -149,6 +159,13 @@ class Storm:
         self.outputs: dict[str, list[int]] = {}
         self.ends: dict[str, Finished | Failed] = {}
         self.n_to_come = 0
+        self._n_idle = self._n_forwards = 0  # steps in a row in which those who wait had nothing
+
+    def survive(self, n_requests: int, *, rate: float = 0.5) -> Self:
+        """Run as `run` does, and check what came of it."""
+        self.run(n_requests, rate=rate)
+        self.check_end()
+        return self
 
     def run(self, n_requests: int, *, rate: float = 0.5) -> None:
         """Send `n_requests`, one with the given chance before each step, and serve all of them."""
@@ -178,11 +195,24 @@ class Storm:
             token_ids=pack(prompt),
             sampling=SamplingParams(max_tokens=rng.choice([1, 2, rng.randint(3, 25)])),
             tenant=rng.choice(["a", "a", "b"]),
+            adapter=self.adapter_of(name),
             read_cache=rng.random() < 0.9,
             store_cache=rng.random() < 0.9,
             priority=rng.choice([0, 0, 0, -1, 3]),
         )
         self.engine.submit(request)
+
+    def adapter_of(self, name: str) -> str | None:
+        """Return what a request that is sent now asks for."""
+        return None
+
+    def reference_of(self, name: str) -> PreTrainedModel:
+        """Return the model that answers a request alone."""
+        return self.bench.reference
+
+    def may_fail(self, name: str) -> set[FailureKind]:
+        """Return how a request may fail, if at all."""
+        return {FailureKind.CANCELLED}
 
     def _answers_to(self, prompt: list[int]) -> list[list[int]]:
         return [self.outputs[name] for name, other in self.prompts.items() if other == prompt]
@@ -232,6 +262,11 @@ class Storm:
         )
         assert len(scheduler.running) <= config.max_running_requests
         assert all(each.n_overtaken <= config.max_overtakes for each in scheduler.waiting)
+        n_forwards = self.engine.stats().steps_total
+        is_idle = scheduler.waiting and not scheduler.running and n_forwards == self._n_forwards
+        self._n_idle = self._n_idle + 1 if is_idle else 0
+        self._n_forwards = n_forwards
+        assert self._n_idle <= 1  # whoever waits alone is admitted in the next step
         self.bench.model.steps.clear()
         self.bench.model.rows.clear()
 
@@ -245,8 +280,8 @@ class Storm:
         order = self.engine._scheduler.waiting.order
         assert not getattr(order, "_lengths", None)
         for name, end in self.ends.items():
-            assert isinstance(end, Finished) or end.kind is FailureKind.CANCELLED
-            assert is_greedy(self.bench.reference, self.prompts[name], self.outputs[name])
+            assert isinstance(end, Finished) or end.kind in self.may_fail(name)
+            assert is_greedy(self.reference_of(name), self.prompts[name], self.outputs[name])
             if isinstance(end, Finished):
                 assert len(self.outputs[name]) == end.usage.output_tokens
         self.engine.cache.evict(10_000)

@@ -392,3 +392,32 @@ def test_a_model_without_a_template_still_reads_plain_text(
     assert bare.tokenizer.decode(bare.text("hello")) == "hello"
     with pytest.raises(TemplateError, match="no chat template"):
         bare.chat(user("hello"))
+
+
+TURN = "{% for m in messages %}{% if m.role == 'assistant' and BEGIN %}"
+CALLED = "{% for c in m.tool_calls %}<{{ c.function.name + ':' + WRITTEN }}>{% endfor %}"
+OTHERWISE = "{% else %}{{ m.content }}{% endif %}{% endfor %}"
+
+
+@pytest.mark.parametrize("begin", ["m.tool_calls", "m.content is none"])
+@pytest.mark.parametrize("written", ["(c.function.arguments | tojson)", "c.function.arguments"])
+def test_earlier_calls_come_in_the_form_that_the_template_takes(
+    encoder: PromptEncoder, begin: str, written: str
+) -> None:
+    """Whether it writes arguments itself or joins them, and where it looks for calls."""
+    source = (TURN + CALLED + OTHERWISE).replace("BEGIN", begin).replace("WRITTEN", written)
+    function = {"name": "clock", "arguments": {"city": "Rome", "é": [1, None]}}
+    turn = {"role": "assistant", "content": "", "tool_calls": [{"function": function}]}
+    chat = [*user("one"), turn, {"role": "tool", "content": "two"}]
+    served = with_template(encoder, source)
+    assert shown(served, served.chat(chat)) == 'one<clock:{"city": "Rome", "é": [1, null]}>two'
+    forged = [*user("one"), {**turn, "tool_calls": [{"function": function | {"name": FORGED}}]}]
+    assert not {START, END} & set(served.chat(forged))
+    assert served.chat([*chat[:1], {**turn, "content": "three"}], continue_last=False)
+
+
+def test_a_template_without_calls_gets_turns_as_they_are(encoder: PromptEncoder) -> None:
+    """What such a template reads of a turn with calls is its content, and that is a text."""
+    served = with_template(encoder, JOINED)
+    turn = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f"}}]}
+    assert shown(served, served.chat([*user("one"), turn])) == "one"

@@ -18,6 +18,7 @@ from prefixcache.text.tools import (
     canonical,
     format_of,
 )
+from prefixcache.text.tools.deepseek import DeepSeekFormat, DeepSeekPlainFormat
 from prefixcache.text.tools.hermes import HermesFormat
 from prefixcache.text.tools.llama import LlamaFormat
 from prefixcache.text.tools.mistral import MistralFormat
@@ -26,11 +27,17 @@ from prefixcache.text.tools.qwen import QwenFormat
 
 HERMES, LLAMA, MISTRAL = HermesFormat(), LlamaFormat(), MistralFormat()
 ARGS, QWEN = MistralArgsFormat(), QwenFormat()
+FENCED, PLAIN = DeepSeekFormat(), DeepSeekPlainFormat()
 NAMES = ("weather", "clock", "f")
-FORMATS: tuple[ToolFormat, ...] = (HERMES, LLAMA, MISTRAL, ARGS, QWEN)
+FORMATS: tuple[ToolFormat, ...] = (HERMES, LLAMA, MISTRAL, ARGS, QWEN, FENCED, PLAIN)
 ROME = '{"name": "weather", "arguments": {"city": "Rome"}}'
 TAGS = "<function=weather>\n<parameter=city>\nRome\n</parameter>\n</function>"
 OSLO = '{"name": "weather", "parameters": {"city": "Oslo", "in": ["}", "\\"]{"]}}'
+D_CALLS, D_CALLS_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
+D_CALL, D_SEP, D_CALL_END = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
+D_HEAD, D_TAIL = f"{D_CALL}function{D_SEP}weather\n```json\n", f"\n```{D_CALL_END}"
+D_ROME, D_OSLO = f'{D_HEAD}{{"city": "Rome"}}{D_TAIL}', f'{D_HEAD}{{"city": "`}}{{"}}{D_TAIL}'
+D_PLAIN = f'{D_CALL}weather{D_SEP}{{"city": "Rome"}}{D_CALL_END}'
 
 
 @dataclass
@@ -84,6 +91,14 @@ CALLS: list[tuple[ToolFormat, str, str, list[str]]] = [
     (ARGS, 'Sure. [TOOL_CALLS] weather[ARGS] {"city": "}["} so', "Sure. so", ["}["]),
     (ARGS, '[TOOL_CALLS]weather[ARGS]{"city": "a"}' * 2, "", ["a", "a"]),
     (ARGS, 'weather[ARGS]{"city": "Rome"}', 'weather[ARGS]{"city": "Rome"}', []),
+    (FENCED, f"{D_CALLS}{D_ROME}{D_CALLS_END}", "", ["Rome"]),
+    (FENCED, f"Sure.\n{D_CALLS}{D_ROME}\n{D_OSLO}{D_CALLS_END} so ", "Sure. so", ["Rome", "`}{"]),
+    (FENCED, f'{D_CALLS}{D_HEAD}{{"city": "Rome"}}', "", ["Rome"]),
+    (FENCED, f"{D_ROME}{D_OSLO}", "", ["Rome", "`}{"]),
+    (FENCED, f'a {D_CALLS}\n{D_HEAD}{{"city": "Rome"}}\n``', "a", ["Rome"]),
+    (PLAIN, f"{D_CALLS}{D_PLAIN}{D_PLAIN}{D_CALLS_END}", "", ["Rome", "Rome"]),
+    (PLAIN, f"So: {D_CALLS}{D_PLAIN}", "So:", ["Rome"]),
+    (PLAIN, f"{D_CALLS}so {D_PLAIN}", f"{D_CALLS}so", ["Rome"]),
 ]  # fmt: skip
 
 
@@ -133,6 +148,9 @@ def test_what_is_no_call_is_content_in_full(body: str) -> None:
         (MISTRAL, f"[TOOL_CALLS] {body}, "),
         (ARGS, f"Well. [TOOL_CALLS]{body}[ARGS]{body}"),
         (ARGS, f"[TOOL_CALLS]a b[ARGS]{{}} {body}"),
+        (FENCED, f"Well. {D_CALLS}{D_HEAD}[{body}{D_TAIL}{D_CALLS_END}"),
+        (FENCED, f"{D_CALLS}{D_CALL}function{D_SEP}f\n```json\n[{body}]{D_CALL_END}"),
+        (PLAIN, f"{D_CALLS}{D_CALL}f g{D_SEP}{body}{D_CALL_END}{D_CALLS_END}"),
         (QWEN, f"<tool_call>\n{body}\n</tool_call>"),
         (QWEN, f"<tool_call><function=f>{body}x</function></tool_call>"),
         (QWEN, f"<tool_call><function=f><parameter=a>{body}</function>"),
@@ -239,6 +257,7 @@ FRAGMENTS = st.sampled_from(
         *("<tool_call>", "</tool_call>", "<tool", "[TOOL_CALLS]", "[", "]", "<|python_tag|>"),
         *("f[ARGS]", "[ARGS]{}", "<function=f>", "</function>", "<parameter=a>", "</parameter>"),
         *("{", "}", '"', "\\", "\n", " ", "text", ", ", "; ", "[TOO", ROME, OSLO),
+        *(D_CALLS, D_CALL, D_CALL_END, D_SEP, "<｜tool▁call", D_HEAD, D_TAIL, D_PLAIN, "```"),
         '{"name": "f", "arguments": {}}',
     ]
 )
@@ -280,6 +299,9 @@ def test_text_is_held_back_only_while_it_may_be_a_call() -> None:
         (["<tool_call>\n<function=", "<parameter="], QwenFormat),
         (["[TOOL_CALLS]", "[ARGS]"], MistralArgsFormat),
         (["[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"], type(None)),
+        ([f"{D_CALLS}{D_CALL}", D_SEP, "```json"], DeepSeekFormat),
+        ([f"{D_CALLS}{D_CALL}", D_SEP], DeepSeekPlainFormat),
+        (["<｜DSML｜function_calls>"], type(None)),
         (["<|im_start|>"], type(None)),
     ],
 )

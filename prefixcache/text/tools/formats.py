@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from prefixcache.text.tools.calls import ToolFormat
+from prefixcache.text.tools.deepseek import DeepSeekFormat, DeepSeekPlainFormat
 from prefixcache.text.tools.hermes import HermesFormat
 from prefixcache.text.tools.llama import LlamaFormat
 from prefixcache.text.tools.mistral import MistralFormat
@@ -13,6 +14,9 @@ from prefixcache.text.tools.qwen import QwenFormat
 
 # All of these texts stand in a template, and the format, where it is known; the first that fits.
 _FORMATS: tuple[tuple[tuple[str, ...], type[ToolFormat] | None], ...] = (
+    (("｜DSML｜",), None),  # DeepSeek's from V3.2 on
+    (("<｜tool▁sep｜>", "```json"), DeepSeekFormat),
+    (("<｜tool▁sep｜>",), DeepSeekPlainFormat),
     (("<arg_key>",), None),
     (("[CALL_ID]",), None),
     (("<tool_call>", "<function=", "<parameter="), QwenFormat),
