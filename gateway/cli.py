@@ -108,6 +108,9 @@ def read_adapters(
         "bench": Later(
             "gateway.bench:bench", "Measure our own parts on this machine, and servers."
         ),
+        "cache": Later(
+            "gateway.cli_stored:cache", "Show, check or shrink a folder of cached blocks."
+        ),
         "generate": Later("gateway.generate:generate", "Make up workloads, as traces to replay."),
         "invalidate": Later(
             "gateway.cli_cache:invalidate", "Make what a server has cached unmatchable."

@@ -24,9 +24,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "prefixcache.wire": {"prefixcache.control"},
     "prefixcache.index": set(),
     "prefixcache.text": set(),
+    "prefixcache.tiers": {"prefixcache.index"},
     "prefixcache.kv": {"prefixcache.index"},
     "prefixcache.engine": {
         "prefixcache.index",
+        "prefixcache.tiers",
         "prefixcache.kv",
         "prefixcache.text",
         "prefixcache.control",
@@ -43,6 +45,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "gateway": {
         "prefixcache.index",
+        "prefixcache.tiers",
         "prefixcache.text",
         "prefixcache.control",
         "prefixcache.wire",
@@ -141,6 +144,7 @@ def test_modules_stay_short(path: Path) -> None:
     [
         "prefixcache",
         "prefixcache.index",
+        "prefixcache.tiers",
         "prefixcache.text",
         "prefixcache.traces",
         "gateway.app",

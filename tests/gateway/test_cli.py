@@ -227,6 +227,10 @@ def test_a_start_that_fails_is_one_line_and_code_1(tmp_path: Path) -> None:
         (("bench", "index"), "bench index"),
         (("bench", "attention"), "bench attention"),
         (("bench", "quality"), "bench quality"),
+        (("cache",), "cache ls"),
+        (("cache", "ls"), "cache ls"),
+        (("cache", "verify"), "cache verify"),
+        (("cache", "prune"), "cache prune"),
     ],
 )
 def test_help_ends_with_an_example(

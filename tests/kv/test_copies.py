@@ -7,7 +7,7 @@ import torch
 
 from prefixcache.index import pack
 from prefixcache.kv import KVLayout, KVStore, LayerGroup
-from prefixcache.kv.tiers import StoredNamespace, StoredScope, chain_keys
+from prefixcache.tiers import StoredNamespace, StoredScope, chain_keys
 from prefixcache.types import BlockId, Span
 
 GROUPS = (LayerGroup((0, 2), 3, 8, 4, None), LayerGroup((1,), 1, 8, 8, 16))

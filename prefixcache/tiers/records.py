@@ -6,15 +6,16 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from prefixcache.index import Packed
-from prefixcache.kv.tiers.keys import StoredNamespace
+from prefixcache.tiers.keys import StoredNamespace
 
 
 class WantedBlock(NamedTuple):
-    """What a reader asks for. A record with the key and other token ids is not it."""
+    """What a reader asks for. A record with the key and another owner or other ids is not it."""
 
     key: bytes
     parent_key: bytes
     token_ids: bytes  # packed
+    namespace: StoredNamespace
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,5 +34,5 @@ class BlockRecord:
         return sum(len(part) for part in self.parts if part is not None)
 
     def answers(self, wanted: WantedBlock) -> bool:
-        """Whether it is what was asked for: its ids are compared, not its key alone."""
-        return (self.key, self.parent_key, self.token_ids) == wanted
+        """Whether it is what was asked for: owner and ids are compared, not its key alone."""
+        return (self.key, self.parent_key, self.token_ids, self.namespace) == wanted

@@ -1,8 +1,8 @@
 """KV that is kept beyond the device and beyond the process: records, keys, and who keeps them."""
 
-from prefixcache.kv.tiers.keys import StoredNamespace, StoredScope, chain_keys
-from prefixcache.kv.tiers.protocol import BlockTier
-from prefixcache.kv.tiers.records import BlockRecord, WantedBlock
+from prefixcache.tiers.keys import StoredNamespace, StoredScope, chain_keys
+from prefixcache.tiers.protocol import BlockTier
+from prefixcache.tiers.records import BlockRecord, WantedBlock
 
 __all__ = [
     "BlockRecord",

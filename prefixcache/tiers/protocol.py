@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, Protocol
 
-from prefixcache.kv.tiers.keys import StoredScope
-from prefixcache.kv.tiers.records import BlockRecord, WantedBlock
+from prefixcache.tiers.keys import StoredScope
+from prefixcache.tiers.records import BlockRecord, WantedBlock
 
 TierName = Literal["host", "disk", "remote"]
 

@@ -1,0 +1,5 @@
+"""The tier on a Redis or Valkey server, which several gateways share."""
+
+from prefixcache.tiers.remote.tier import RemoteTier
+
+__all__ = ["RemoteTier"]
