@@ -93,11 +93,14 @@ class ScopedHistory:
 
     answers: OwnAnswers
     scope: Scope
+    begins_with: bytes = b""  # packed: what begins with other tokens is not known
 
     def longest(self, text: str, places: Sequence[int], mark: str | None) -> KnownStart | None:
         """See `History`."""
         found = self.answers.longest(self.scope, text, places, mark)
-        return None if found is None else KnownStart(found.text, unpack(found.token_ids))
+        if found is None or not found.token_ids.startswith(self.begins_with):
+            return None
+        return KnownStart(found.text, unpack(found.token_ids))
 
 
 @dataclass(slots=True)

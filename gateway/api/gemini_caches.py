@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -9,7 +10,8 @@ import msgspec
 from aiohttp import hdrs, web
 from msgspec import UNSET
 
-from gateway.api.calls import Prompts, check_count, make_call, prompt_of
+from gateway.api.calls import Prompts, check_count, make_call
+from gateway.api.conversations import read_conversation
 from gateway.api.exchange import read_work
 from gateway.api.gemini_expiry import expiry_of, new_expiry, shown_time
 from gateway.api.gemini_models import CacheBody, PromptFields, read_fields
@@ -28,6 +30,7 @@ from gateway.http import SERVICE, json_response, record_of
 from gateway.routes import ANSWER_ERRORS, READ_ERRORS, Route, in_versions
 from gateway.service import Call, Served, Service
 from gateway.tenants import Tenant
+from prefixcache.index import pack
 from prefixcache.text import Mark
 from prefixcache.types import Retain
 
@@ -142,7 +145,7 @@ def _prefill(service: Service, tenant: Tenant, data: bytes) -> _Prefill:
         model=served.name,
         display_name=body.display_name,
         fields=fields,
-        n_tokens=len(token_ids),
+        token_ids=pack(token_ids),
         created=now,
         updated=now,
         expires=expires,
@@ -160,7 +163,7 @@ def _reread(request: web.Request, cached: CachedContent) -> Call | None:
 
 
 def _reading(
-    service: Service, tenant: Tenant, served: Served, token_ids: list[int], seconds: float
+    service: Service, tenant: Tenant, served: Served, token_ids: Sequence[int], seconds: float
 ) -> Call | None:
     """Return a call that reads a prompt, says nothing, and has it kept."""
     if not token_ids or seconds <= 0:
@@ -169,7 +172,7 @@ def _reading(
     return make_call(service, tenant, served, Prompts("contents", [token_ids]), wishes)
 
 
-def _fixed_ids(service: Service, served: Served, fields: PromptFields) -> list[int]:
+def _fixed_ids(service: Service, served: Served, fields: PromptFields) -> Sequence[int]:
     """Return the tokens that every prompt begins with which goes on from `fields`."""
     declared = declarations_of(fields)
     check_count("contents", len(fields.contents or ()), service.config.max_messages)
@@ -178,15 +181,16 @@ def _fixed_ids(service: Service, served: Served, fields: PromptFields) -> list[i
     if not messages and not declared:
         raise InvalidRequestError("contents: there is nothing to cache", "contents")
     mark = Mark(len(messages) - 1 if messages else None)
-    with prompt_of("contents", served):
-        prompt = served.encoder.marked_chat(
-            [*messages, _FOLLOWING],
-            [mark],
-            tools=[template_tool(each) for each in declared] or None,
-            order_tool_keys=service.config.order_tool_keys,
-            max_characters=served.max_characters,
-        )
-    return prompt.token_ids[: prompt.fixed_tokens[0]]
+    read = read_conversation(
+        [*messages, _FOLLOWING],
+        [template_tool(each) for each in declared],
+        service=service,
+        served=served,
+        param="contents",
+        scope=None,  # what is known of answers may be forgotten before the content is
+        marks=[mark],
+    )
+    return read.token_ids[: read.fixed_tokens[0]]
 
 
 def _id(request: web.Request) -> str:
