@@ -240,9 +240,9 @@ async def test_a_cached_content_stays_in_its_own_tokens(tmp_path: Path) -> None:
     async with running_gateway(backend) as gateway:
         await gateway.post(path, {"contents": said[:1]})
         _, made = await gateway.post("/v1beta/cachedContents", {"model": MODEL, "contents": said})
-        body = {"contents": [turn("three")], "cachedContent": made["name"]}
+        body: dict[str, Any] = {"contents": [turn("three")], "cachedContent": made["name"]}
         await gateway.post(path, body)
-        more = [*body["contents"], turn(" hello world", "model"), turn("four")]
+        more = [turn("three"), turn(" hello world", "model"), turn("four")]
         await gateway.post(path, body | {"contents": more})
     kept, third, fourth = (backend.prompt(n) for n in (1, 2, 3))
     assert third[: len(kept)] == kept

@@ -60,7 +60,7 @@ class Anthropic:
     async def turns(self, other: Anthropic, words: str, *, streamed: bool) -> tuple[Any, ...]:
         ask = {"role": "user", "content": words}
         first = await self.say([ask], 400, streamed=streamed)
-        messages = [ask, {"role": "assistant", "content": first.content}, ask]
+        messages: Any = [ask, {"role": "assistant", "content": first.content}, ask]
         counted = await self.client.messages.count_tokens(model=MODEL, messages=messages)
         second = await self.say(messages, 1)
         others = await other.say(messages, 1)
@@ -98,7 +98,7 @@ class Google:
         else:
             first = await chat.send_message(words)
         history = chat.get_history(curated=True)
-        asked = [*history, {"role": "user", "parts": [{"text": words}]}]
+        asked: Any = [*history, {"role": "user", "parts": [{"text": words}]}]
         second = await chat.send_message(words, config=one)
         others = await other.client.models.generate_content(model=MODEL, contents=asked, config=one)
         counted = await self.client.models.count_tokens(model=MODEL, contents=asked)
