@@ -8,8 +8,8 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from gateway.prompts import Entry
 from gateway.published import JsonObject
+from gateway.publisher import Entry
 from gateway.service import Service
 
 Status = Literal["ready", "reading", "failed"]

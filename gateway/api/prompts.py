@@ -17,8 +17,8 @@ from gateway.api.prompt_cards import PromptCard, cards_of
 from gateway.api.queries import decode_query
 from gateway.errors import AccessRefusedError, InvalidRequestError
 from gateway.http import SERVICE, json_response, record_of
-from gateway.prompts import Entry
 from gateway.published import JsonObject, PromptDraft
+from gateway.publisher import Entry
 from gateway.routes import BODY_ERRORS, READ_ERRORS, Route
 from gateway.service import Service
 from gateway.tenants import Tenant
