@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
+from gateway.config import GatewayConfig
 from gateway.memory import TenantMemory
 from prefixcache.index import pack, unpack
 from prefixcache.text import KnownStart, Tokenizer
@@ -85,6 +86,20 @@ class OwnAnswers:
                 candidates.append(found)
         known = (found for found in reversed(candidates) if text.startswith(found.text))
         return next(known, None)
+
+
+def own_answers_of(config: GatewayConfig, clock: Callable[[], float]) -> OwnAnswers | None:
+    """Return an empty memory of the size that `config` says; None where it turns that off."""
+    if not config.own_answers:
+        return None
+    return OwnAnswers(
+        TenantMemory(
+            max_tenant_bytes=config.max_own_answers_tenant_bytes,
+            max_bytes=config.max_own_answers_bytes,
+            ttl_seconds=config.own_answer_seconds,
+            clock=clock,
+        )
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,8 @@ from gateway.http import json_response
 from gateway.own_answers import Scope
 from gateway.published import PublishedPrompt
 from gateway.routes import ANSWER_ERRORS, COUNT_ERRORS, Route
-from gateway.service import Served, Service
+from gateway.served import Served
+from gateway.service import Service
 from gateway.tenants import Tenant
 from prefixcache.types import Grammar, GrammarKind
 

@@ -9,7 +9,7 @@ from aiohttp import web
 
 from gateway.api.served_models import named_model, served_for
 from gateway.http import json_response
-from gateway.service import Served
+from gateway.served import Served
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):

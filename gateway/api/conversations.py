@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from gateway.api.calls import Origin, Prompts, prompt_of
 from gateway.own_answers import Scope
-from gateway.service import Served, Service
+from gateway.served import Served
+from gateway.service import Service
 from gateway.tenants import Tenant
 from prefixcache.text import Mark
 

@@ -30,7 +30,8 @@ from gateway.errors import InvalidRequestError
 from gateway.http import EVENT_STREAM, json_response
 from gateway.own_answers import Scope
 from gateway.routes import ANSWER_ERRORS, COUNT_ERRORS, LOOK_ERRORS, Route, in_versions
-from gateway.service import Served, Service
+from gateway.served import Served
+from gateway.service import Service
 from gateway.tenants import Tenant
 from prefixcache.types import Retain
 

@@ -28,7 +28,8 @@ from gateway.error_replies import GoogleErrorReply
 from gateway.errors import InvalidRequestError
 from gateway.http import SERVICE, json_response, record_of
 from gateway.routes import ANSWER_ERRORS, READ_ERRORS, Route, in_versions
-from gateway.service import Call, Served, Service
+from gateway.served import Call, Served
+from gateway.service import Service
 from gateway.tenants import Tenant
 from prefixcache.index import pack
 from prefixcache.text import Mark

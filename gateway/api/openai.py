@@ -24,7 +24,7 @@ from gateway.api.responses_stored import (
 from gateway.api.served_models import named_model, served_for
 from gateway.http import SERVICE, json_response, record_of
 from gateway.routes import ANSWER_ERRORS, COUNT_ERRORS, READ_ERRORS, Route
-from gateway.service import Served
+from gateway.served import Served
 
 DIALECT = "openai"
 

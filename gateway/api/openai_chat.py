@@ -25,7 +25,8 @@ from gateway.api.openai_tools import tool_fields
 from gateway.api.tool_use import ToolUse, tool_use
 from gateway.errors import InvalidRequestError
 from gateway.published import PublishedPrompt
-from gateway.service import Served, Service
+from gateway.served import Served
+from gateway.service import Service
 from gateway.tenants import Tenant
 
 

@@ -13,7 +13,8 @@ from gateway.api.openai_messages import Place
 from gateway.errors import InvalidRequestError
 from gateway.own_answers import Scope
 from gateway.published import PublishedPrompt
-from gateway.service import Served, Service
+from gateway.served import Served
+from gateway.service import Service
 from prefixcache.errors import TemplateError
 from prefixcache.text import Mark
 

@@ -42,7 +42,8 @@ from gateway.api.tool_use import ToolUse, tool_use
 from gateway.api.wishes import Bound, Wishes
 from gateway.errors import InvalidRequestError, UnsupportedFieldError
 from gateway.published import PublishedPrompt
-from gateway.service import Served, Service
+from gateway.served import Served
+from gateway.service import Service
 from gateway.tenants import Tenant
 
 KEPT_RESPONSES: web.AppKey[KeptResponses] = web.AppKey("kept_responses", KeptResponses)

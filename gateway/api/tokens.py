@@ -18,7 +18,8 @@ from gateway.api.tool_use import JsonObject
 from gateway.errors import InvalidRequestError
 from gateway.http import json_response
 from gateway.routes import COUNT_ERRORS, Route
-from gateway.service import Served, Service
+from gateway.served import Served
+from gateway.service import Service
 from gateway.tenants import Tenant
 
 DIALECT = "vllm"
