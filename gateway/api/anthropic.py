@@ -32,10 +32,10 @@ from gateway.envelopes import OVERLOADED_STATUS
 from gateway.error_replies import AnthropicErrorReply
 from gateway.errors import InvalidRequestError, UnsupportedFieldError
 from gateway.fingerprints import Fingerprint, Fingerprints, Prompt
-from gateway.http import json_response
+from gateway.http import reply
 from gateway.own_answers import Scope
 from gateway.published import PublishedPrompt
-from gateway.routes import ANSWER_ERRORS, COUNT_ERRORS, Route
+from gateway.routes import ANSWER_ERRORS, COUNT_ERRORS, Route, in_dialect
 from gateway.served import Served
 from gateway.service import Service
 from gateway.tenants import Tenant
@@ -59,7 +59,7 @@ async def create_message(request: web.Request) -> web.StreamResponse:
 async def count_tokens(request: web.Request) -> web.Response:
     """Answer with the length of a prompt; nothing is computed or kept."""
     n_tokens = await read_work(request, _n_tokens)
-    return json_response(msgspec.json.encode(TokenCount(input_tokens=n_tokens)))
+    return reply(TokenCount(input_tokens=n_tokens))
 
 
 def _n_tokens(service: Service, tenant: Tenant, data: bytes) -> int:
@@ -193,29 +193,27 @@ def _told(change: str | None, earlier: Fingerprint, cached_tokens: int) -> Diagn
     return Diagnostics(MissReason(f"{change}_changed", missed))
 
 
-ANTHROPIC_ROUTES = (
+ANTHROPIC_ROUTES = in_dialect(
+    DIALECT,
     Route(
-        method=hdrs.METH_POST,
-        path="/v1/messages",
-        handler=create_message,
-        summary="Answer a conversation with the assistant's next turn.",
-        dialect=DIALECT,
+        hdrs.METH_POST,
+        "/v1/messages",
+        create_message,
+        "Answer a conversation with the assistant's next turn.",
         body=MessagesBody,
         answer=MessageReply,
         streams=True,
         errors=(*ANSWER_ERRORS, OVERLOADED_STATUS),
-        error=AnthropicErrorReply,
     ),
     Route(
-        method=hdrs.METH_POST,
-        path="/v1/messages/count_tokens",
-        handler=count_tokens,
-        summary="Count the tokens of a message's prompt.",
-        dialect=DIALECT,
+        hdrs.METH_POST,
+        "/v1/messages/count_tokens",
+        count_tokens,
+        "Count the tokens of a message's prompt.",
         body=PromptBody,
         answer=TokenCount,
         errors=(*COUNT_ERRORS, OVERLOADED_STATUS),
-        error=AnthropicErrorReply,
         operation="count_message_tokens",
     ),
+    error=AnthropicErrorReply,
 )

@@ -10,8 +10,8 @@ from aiohttp import hdrs, web
 
 from gateway.api.prompt_cards import PromptCard, cards_of
 from gateway.errors import InvalidRequestError
-from gateway.http import SERVICE, json_response
-from gateway.routes import READ_ERRORS, Route
+from gateway.http import SERVICE, reply
+from gateway.routes import READ_ERRORS, Route, in_dialect
 from gateway.service import Service
 from gateway.trends import Interval, Trends
 from prefixcache.control import Inspection
@@ -69,7 +69,7 @@ async def show_snapshot(request: web.Request) -> web.Response:
         trend_seconds=service.config.trend_seconds,
         trends=request.app[TRENDS].intervals,
     )
-    response = json_response(msgspec.json.encode(snapshot))
+    response = reply(snapshot)
     response.headers[hdrs.CACHE_CONTROL] = "no-store"
     return response
 
@@ -117,28 +117,26 @@ def _content(name: str) -> bytes:
     return files("gateway").joinpath("dashboard", name).read_bytes()
 
 
-DASHBOARD_ROUTES = (  # the admin's alone (`gateway.access`)
+DASHBOARD_ROUTES = in_dialect(  # the admin's alone (`gateway.access`)
+    DIALECT,
     Route(
-        method=hdrs.METH_GET,
-        path="/dashboard",
-        handler=show_dashboard,
-        summary="Show the page that operators look at.",
-        dialect=DIALECT,
+        hdrs.METH_GET,
+        "/dashboard",
+        show_dashboard,
+        "Show the page that operators look at.",
     ),
     Route(
-        method=hdrs.METH_GET,
-        path="/dashboard/{name}",
-        handler=show_dashboard_file,
-        summary="Give a file of that page.",
-        dialect=DIALECT,
+        hdrs.METH_GET,
+        "/dashboard/{name}",
+        show_dashboard_file,
+        "Give a file of that page.",
         errors=(*READ_ERRORS, 404),
     ),
     Route(
-        method=hdrs.METH_GET,
-        path="/admin/dashboard",
-        handler=show_snapshot,
-        summary="Give what that page shows: counters, trends, pool, tenants, trees.",
-        dialect=DIALECT,
+        hdrs.METH_GET,
+        "/admin/dashboard",
+        show_snapshot,
+        "Give what that page shows: counters, trends, pool, tenants, trees.",
         query=SnapshotQuery,
         answer=Snapshot,
         errors=(*READ_ERRORS, 400),

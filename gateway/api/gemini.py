@@ -27,9 +27,9 @@ from gateway.api.tool_use import tool_use
 from gateway.cached_contents import CachedContent, CachedContents
 from gateway.error_replies import GoogleErrorReply
 from gateway.errors import InvalidRequestError
-from gateway.http import EVENT_STREAM, json_response
+from gateway.http import EVENT_STREAM, reply
 from gateway.own_answers import Scope
-from gateway.routes import ANSWER_ERRORS, COUNT_ERRORS, LOOK_ERRORS, Route, in_versions
+from gateway.routes import ANSWER_ERRORS, COUNT_ERRORS, LOOK_ERRORS, Route, in_dialect, in_versions
 from gateway.served import Served
 from gateway.service import Service
 from gateway.tenants import Tenant
@@ -58,18 +58,18 @@ async def stream_content(request: web.Request) -> web.StreamResponse:
 async def count_tokens(request: web.Request) -> web.Response:
     """Answer with the length of a prompt; nothing is computed or kept."""
     n_tokens = await read_work(request, partial(_n_tokens, request))
-    return json_response(msgspec.json.encode(CountReply.of(n_tokens)))
+    return reply(CountReply.of(n_tokens))
 
 
 async def list_models(request: web.Request) -> web.Response:
     """Answer with the model and its adapters, as far as the tenant may ask them."""
     models = [ModelReply.of(served) for served in served_for(request)]
-    return json_response(msgspec.json.encode(ModelsReply(models=models)))
+    return reply(ModelsReply(models=models))
 
 
 async def show_model(request: web.Request) -> web.Response:
     """Answer with one model or adapter, if it is served."""
-    return json_response(msgspec.json.encode(ModelReply.of(named_model(request))))
+    return reply(ModelReply.of(named_model(request)))
 
 
 def _asked(
@@ -189,68 +189,60 @@ def _read(
     )
 
 
-GEMINI_ROUTES = (
+GEMINI_ROUTES = in_dialect(
+    DIALECT,
     *in_versions(
         VERSIONS,
         (
             Route(
-                method=hdrs.METH_POST,
-                path="/models/{model:.+}:generateContent",
-                handler=generate_content,
-                summary="Answer a conversation with the model's next turn.",
-                dialect=DIALECT,
+                hdrs.METH_POST,
+                "/models/{model:.+}:generateContent",
+                generate_content,
+                "Answer a conversation with the model's next turn.",
                 body=GenerateBody,
                 answer=GenerateReply,
                 errors=ANSWER_ERRORS,
-                error=GoogleErrorReply,
             ),
             Route(
-                method=hdrs.METH_POST,
-                path="/models/{model:.+}:streamGenerateContent",
-                handler=stream_content,
-                summary="Answer bit by bit: events with alt=sse, else the items of an array.",
-                dialect=DIALECT,
+                hdrs.METH_POST,
+                "/models/{model:.+}:streamGenerateContent",
+                stream_content,
+                "Answer bit by bit: events with alt=sse, else the items of an array.",
                 body=GenerateBody,
                 query=StreamQuery,
                 answer=list[GenerateReply],
                 streams=True,
                 errors=ANSWER_ERRORS,
-                error=GoogleErrorReply,
             ),
             Route(
-                method=hdrs.METH_POST,
-                path="/models/{model:.+}:countTokens",
-                handler=count_tokens,
-                summary="Count the tokens of a prompt.",
-                dialect=DIALECT,
+                hdrs.METH_POST,
+                "/models/{model:.+}:countTokens",
+                count_tokens,
+                "Count the tokens of a prompt.",
                 body=CountBody,
                 answer=CountReply,
                 errors=COUNT_ERRORS,
-                error=GoogleErrorReply,
                 operation="count_content_tokens",
             ),
         ),
     ),
     Route(
-        method=hdrs.METH_GET,
-        path="/v1beta/models",
-        handler=list_models,
-        summary="List the model and its adapters.",
-        dialect=DIALECT,
+        hdrs.METH_GET,
+        "/v1beta/models",
+        list_models,
+        "List the model and its adapters.",
         answer=ModelsReply,
         errors=LOOK_ERRORS,
-        error=GoogleErrorReply,
         operation="list_models_v1beta",
     ),
     Route(
-        method=hdrs.METH_GET,
-        path="/v1beta/models/{model:.+}",
-        handler=show_model,
-        summary="Tell about one model or adapter.",
-        dialect=DIALECT,
+        hdrs.METH_GET,
+        "/v1beta/models/{model:.+}",
+        show_model,
+        "Tell about one model or adapter.",
         answer=ModelReply,
         errors=(*LOOK_ERRORS, 404),
-        error=GoogleErrorReply,
         operation="show_model_v1beta",
     ),
+    error=GoogleErrorReply,
 )

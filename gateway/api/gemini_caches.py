@@ -26,8 +26,8 @@ from gateway.api.wishes import Wishes
 from gateway.cached_contents import CachedContent, CachedContents
 from gateway.error_replies import GoogleErrorReply
 from gateway.errors import InvalidRequestError
-from gateway.http import SERVICE, json_response, record_of
-from gateway.routes import ANSWER_ERRORS, READ_ERRORS, Route, in_versions
+from gateway.http import SERVICE, record_of, reply
+from gateway.routes import ANSWER_ERRORS, READ_ERRORS, Route, in_dialect, in_versions
 from gateway.served import Call, Served
 from gateway.service import Service
 from gateway.tenants import Tenant
@@ -90,7 +90,7 @@ async def list_cached_contents(request: web.Request) -> web.Response:
         cached_contents=[_resource(cached) for cached in page],
         next_page_token=page[-1].id if has_more else UNSET,
     )
-    return json_response(msgspec.json.encode(listed))
+    return reply(listed)
 
 
 async def show_cached_content(request: web.Request) -> web.Response:
@@ -111,7 +111,7 @@ async def change_cached_content(request: web.Request) -> web.Response:
 async def delete_cached_content(request: web.Request) -> web.Response:
     """Forget one; what the engine holds for it goes as its time is up or room is needed."""
     request.app[CACHED_CONTENTS].remove(record_of(request).tenant.name, _id(request))
-    return json_response(msgspec.json.encode(Nothing()))
+    return reply(Nothing())
 
 
 async def _run(request: web.Request, call: Call | None) -> None:
@@ -199,7 +199,7 @@ def _id(request: web.Request) -> str:
 
 
 def _shown(cached: CachedContent) -> web.Response:
-    return json_response(msgspec.json.encode(_resource(cached)))
+    return reply(_resource(cached))
 
 
 def _resource(cached: CachedContent) -> CachedContentReply:
@@ -216,64 +216,56 @@ def _resource(cached: CachedContent) -> CachedContentReply:
 
 _ONE = "/cachedContents/{cached_id}"
 
-CACHE_ROUTES = (
+CACHE_ROUTES = in_dialect(
+    DIALECT,
     *in_versions(
         VERSIONS,
         (
             Route(
-                method=hdrs.METH_POST,
-                path="/cachedContents",
-                handler=create_cached_content,
-                summary="Read the beginning of prompts in, and keep it for a time.",
-                dialect=DIALECT,
+                hdrs.METH_POST,
+                "/cachedContents",
+                create_cached_content,
+                "Read the beginning of prompts in, and keep it for a time.",
                 body=CacheBody,
                 answer=CachedContentReply,
                 errors=ANSWER_ERRORS,
-                error=GoogleErrorReply,
             ),
             Route(
-                method=hdrs.METH_GET,
-                path="/cachedContents",
-                handler=list_cached_contents,
-                summary="List what is kept.",
-                dialect=DIALECT,
+                hdrs.METH_GET,
+                "/cachedContents",
+                list_cached_contents,
+                "List what is kept.",
                 query=PageQuery,
                 answer=CachedContentsReply,
                 errors=(*READ_ERRORS, 400),
-                error=GoogleErrorReply,
             ),
             Route(
-                method=hdrs.METH_GET,
-                path=_ONE,
-                handler=show_cached_content,
-                summary="Tell about one cached content.",
-                dialect=DIALECT,
+                hdrs.METH_GET,
+                _ONE,
+                show_cached_content,
+                "Tell about one cached content.",
                 answer=CachedContentReply,
                 errors=(*READ_ERRORS, 404),
-                error=GoogleErrorReply,
             ),
             Route(
-                method=hdrs.METH_PATCH,
-                path=_ONE,
-                handler=change_cached_content,
-                summary="Change when one expires.",
-                dialect=DIALECT,
+                hdrs.METH_PATCH,
+                _ONE,
+                change_cached_content,
+                "Change when one expires.",
                 body=CacheBody,
                 query=MaskQuery,
                 answer=CachedContentReply,
                 errors=ANSWER_ERRORS,
-                error=GoogleErrorReply,
             ),
             Route(
-                method=hdrs.METH_DELETE,
-                path=_ONE,
-                handler=delete_cached_content,
-                summary="Forget one.",
-                dialect=DIALECT,
+                hdrs.METH_DELETE,
+                _ONE,
+                delete_cached_content,
+                "Forget one.",
                 answer=Nothing,
                 errors=(*READ_ERRORS, 404, 429),
-                error=GoogleErrorReply,
             ),
         ),
     ),
+    error=GoogleErrorReply,
 )

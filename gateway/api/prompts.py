@@ -16,10 +16,10 @@ from gateway.api.openai_tools import Tool
 from gateway.api.prompt_cards import PromptCard, cards_of
 from gateway.api.queries import decode_query
 from gateway.errors import AccessRefusedError, InvalidRequestError
-from gateway.http import SERVICE, json_response, record_of
+from gateway.http import SERVICE, record_of, reply
 from gateway.published import JsonObject, PromptDraft
 from gateway.publisher import Entry
-from gateway.routes import BODY_ERRORS, READ_ERRORS, Route
+from gateway.routes import BODY_ERRORS, READ_ERRORS, Route, in_dialect
 from gateway.service import Service
 from gateway.tenants import Tenant
 
@@ -75,7 +75,7 @@ async def publish_prompt(request: web.Request) -> web.Response:
     state = entry.state
     cached = {} if state is None else {state.prompt_id: state.cached_tokens}
     (card,) = cards_of(service, [entry], cached, for_admin=True)
-    return json_response(msgspec.json.encode(card))
+    return reply(card)
 
 
 async def list_prompts(request: web.Request) -> web.Response:
@@ -83,7 +83,7 @@ async def list_prompts(request: web.Request) -> web.Response:
     with_text = _wants_text(request)
     entries = request.app[SERVICE].prompts.entries(tenant=_asker(request))
     cards = await _cards(request, entries, with_text=with_text)
-    return json_response(msgspec.json.encode(PromptList(data=cards)))
+    return reply(PromptList(data=cards))
 
 
 async def show_prompt(request: web.Request) -> web.Response:
@@ -92,12 +92,7 @@ async def show_prompt(request: web.Request) -> web.Response:
     name, version = _named(request)
     entry = request.app[SERVICE].prompts.entry(name, version, tenant=_asker(request))
     (card,) = await _cards(request, [entry], with_text=with_text)
-    return json_response(msgspec.json.encode(card))
-
-
-async def show_prompt_version(request: web.Request) -> web.Response:
-    """As `show_prompt`."""
-    return await show_prompt(request)
+    return reply(card)
 
 
 async def retire_prompt(request: web.Request) -> web.Response:
@@ -106,12 +101,7 @@ async def retire_prompt(request: web.Request) -> web.Response:
     name, version = _named(request)
     retired = await request.app[SERVICE].prompts.remove(name, version)
     versions = tuple(prompt.version for prompt in retired)
-    return json_response(msgspec.json.encode(PromptsRetired(name=name, versions=versions)))
-
-
-async def retire_prompt_version(request: web.Request) -> web.Response:
-    """As `retire_prompt`."""
-    return await retire_prompt(request)
+    return reply(PromptsRetired(name=name, versions=versions))
 
 
 def require_admin(request: web.Request) -> None:
@@ -181,50 +171,49 @@ async def _cards(
 _ONE, _VERSION = "/v1/prompts/{name}", "/v1/prompts/{name}/{version}"
 _FOUND_ERRORS = (*READ_ERRORS, 400, 404, 503)
 
-PROMPT_ROUTES = (  # the handlers tell the operator from tenants
+PROMPT_ROUTES = in_dialect(  # the handlers tell the operator from tenants
+    DIALECT,
     Route(
-        method=hdrs.METH_POST,
-        path="/v1/prompts",
-        handler=publish_prompt,
-        summary="Publish a prompt that chosen tenants share.",
-        dialect=DIALECT,
+        hdrs.METH_POST,
+        "/v1/prompts",
+        publish_prompt,
+        "Publish a prompt that chosen tenants share.",
         body=PublishBody,
         answer=PromptCard,
         errors=(*BODY_ERRORS, 404, 409, 503),
     ),
     Route(
-        method=hdrs.METH_GET,
-        path="/v1/prompts",
-        handler=list_prompts,
-        summary="List the published prompts that may be used.",
-        dialect=DIALECT,
+        hdrs.METH_GET,
+        "/v1/prompts",
+        list_prompts,
+        "List the published prompts that may be used.",
         query=TextQuery,
         answer=PromptList,
         errors=(*READ_ERRORS, 400, 503),
     ),
     *(
         Route(
-            method=hdrs.METH_GET,
-            path=path,
-            handler=handler,
-            summary="Show a published prompt.",
-            dialect=DIALECT,
+            hdrs.METH_GET,
+            path,
+            show_prompt,
+            "Show a published prompt.",
             query=TextQuery,
             answer=PromptCard,
             errors=_FOUND_ERRORS,
+            operation=operation,
         )
-        for path, handler in ((_ONE, show_prompt), (_VERSION, show_prompt_version))
+        for path, operation in ((_ONE, "show_prompt"), (_VERSION, "show_prompt_version"))
     ),
     *(
         Route(
-            method=hdrs.METH_DELETE,
-            path=path,
-            handler=handler,
-            summary="Retire a published prompt at once.",
-            dialect=DIALECT,
+            hdrs.METH_DELETE,
+            path,
+            retire_prompt,
+            "Retire a published prompt at once.",
             answer=PromptsRetired,
             errors=_FOUND_ERRORS,
+            operation=operation,
         )
-        for path, handler in ((_ONE, retire_prompt), (_VERSION, retire_prompt_version))
+        for path, operation in ((_ONE, "retire_prompt"), (_VERSION, "retire_prompt_version"))
     ),
 )
