@@ -11,6 +11,7 @@ from threading import Lock
 
 from gateway.api.gemini_models import PromptFields
 from gateway.errors import CachedContentNotFoundError, TooManyCachedContentsError
+from prefixcache.index.tokens import n_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,10 +22,15 @@ class CachedContent:
     model: str
     display_name: str | None
     fields: PromptFields
-    n_tokens: int  # that are the same whatever follows
+    token_ids: bytes  # packed; they are the same whatever follows
     created: float
     updated: float
     expires: float
+
+    @property
+    def n_tokens(self) -> int:
+        """How many tokens every prompt that builds on it shares."""
+        return n_tokens(self.token_ids)
 
 
 class CachedContents:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import click
 
-from gateway.api.prompts import PromptCard, PromptList, PromptsRetired
+from gateway.api.prompt_cards import PromptCard
+from gateway.api.prompts import PromptList, PromptsRetired
 from gateway.client.admin import ask_server, json_text, key_file_option, tell_server
 from gateway.tables import as_columns, count_text
 from prefixcache.errors import ConfigError

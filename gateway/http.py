@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import msgspec
 from aiohttp import hdrs, web
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http import HttpVersion11
@@ -104,6 +105,11 @@ async def defer_continue(request: web.Request) -> None:
 def json_response(body: bytes) -> web.Response:
     """Return `body` (JSON) as a successful answer."""
     return web.Response(body=body, content_type="application/json")
+
+
+def reply(value: object) -> web.Response:
+    """Return `value` as JSON, as a successful answer."""
+    return json_response(msgspec.json.encode(value))
 
 
 def error_response(request: web.BaseRequest, error: BaseException, request_id: str) -> web.Response:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
+from gateway.config import GatewayConfig
 from gateway.memory import TenantMemory
 from prefixcache.index import pack, unpack
 from prefixcache.text import KnownStart, Tokenizer
@@ -87,17 +88,34 @@ class OwnAnswers:
         return next(known, None)
 
 
+def own_answers_of(config: GatewayConfig, clock: Callable[[], float]) -> OwnAnswers | None:
+    """Return an empty memory of the size that `config` says; None where it turns that off."""
+    if not config.own_answers:
+        return None
+    return OwnAnswers(
+        TenantMemory(
+            max_tenant_bytes=config.max_own_answers_tenant_bytes,
+            max_bytes=config.max_own_answers_bytes,
+            ttl_seconds=config.own_answer_seconds,
+            clock=clock,
+        )
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class ScopedHistory:
     """What a scope's prompts may begin with: a `History` for the text side."""
 
     answers: OwnAnswers
     scope: Scope
+    begins_with: bytes = b""  # packed: what begins with other tokens is not known
 
     def longest(self, text: str, places: Sequence[int], mark: str | None) -> KnownStart | None:
         """See `History`."""
         found = self.answers.longest(self.scope, text, places, mark)
-        return None if found is None else KnownStart(found.text, unpack(found.token_ids))
+        if found is None or not found.token_ids.startswith(self.begins_with):
+            return None
+        return KnownStart(found.text, unpack(found.token_ids))
 
 
 @dataclass(slots=True)

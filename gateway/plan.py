@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-import msgspec
 
-from gateway.bench import each
+from gateway.bench import each, save
 from gateway.plan_text import as_data, as_text
 from prefixcache.errors import ConfigError
 from prefixcache.plan import (
@@ -153,14 +152,7 @@ def plan(
     made = make_plan(shape, weights_of(model, config, shape, kept), question)
     click.echo(as_text(made, efficiency=efficiency))
     if json_file is not None:
-        _write(json_file, msgspec.json.format(msgspec.json.encode(as_data(made)), indent=2))
-
-
-def _write(file: Path, data: bytes) -> None:
-    try:
-        file.write_bytes(data + b"\n")
-    except OSError as error:
-        raise click.FileError(str(file), error.strerror) from error
+        save(json_file, as_data(made))
 
 
 plan.help = f"{plan.help}\n\nKnown names: {', '.join(known_models())}."

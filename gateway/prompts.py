@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from gateway.backends.base import Control
 from gateway.errors import (
@@ -23,28 +22,16 @@ from gateway.errors import (
 )
 from gateway.prompts_db import PromptsDb
 from gateway.published import PromptDraft, PublishedPrompt, Retirement, may_use
+from gateway.publisher import GONE, Entry, Publisher
+from gateway.tasks import Tasks
 from gateway.tenants import Tenant
-from prefixcache.control import Publication, PublicationState
 from prefixcache.errors import PrefixCacheError
 
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
-_GONE = "it was retired before it was read"
 _LOOK_SECONDS = 60.0  # a wall clock may be set, so lifetimes are looked at so often at least
 _SETTLE_SECONDS = 600.0  # a template may show the day, so prompts are encoded again so often
 _RETRY_SECONDS = 2.0  # while the worker is away
-
-
-@dataclass(slots=True, eq=False)
-class Entry:
-    """A version that is published or about to be."""
-
-    prompt: PublishedPrompt
-    publication: Publication | None = None  # what the backend was told last; None: nothing
-    state: PublicationState | None = None  # as it was when it had been read
-    trouble: str = ""  # why it cannot be had now
-    is_due: bool = True  # the backend is to be told what holds now
-    is_retired: bool = False
 
 
 class Prompts:
@@ -73,17 +60,15 @@ class Prompts:
         """
         self._control = control
         self._db = db
-        self._encode = encode
-        self._audience = audience
+        self._publisher = Publisher(control, encode=encode, audience=audience, new_id=new_id)
         self._wall_clock = wall_clock
-        self._new_id = new_id
         self._max_names = max_names
         self._current: dict[str, Entry] = {}
         self._last: dict[str, Retirement] = {}  # the last version of each name, current or not
         self._reading: Entry | None = None  # not current yet
         self._turn = asyncio.Lock()  # one is read at a time; who retires needs no turn
         self._lifetimes, self._due = asyncio.Event(), asyncio.Event()
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks = Tasks()
 
     async def start(self) -> None:
         """Take up what was published before; it is read while the server answers already.
@@ -95,14 +80,12 @@ class Prompts:
             if isinstance(found, PublishedPrompt):
                 self._current[found.name] = Entry(found)
             self._last[found.name] = _last(found)
-        self._begin(self._end_lifetimes())
-        self._begin(self._keep_settled())
+        self._tasks.begin(self._end_lifetimes())
+        self._tasks.begin(self._keep_settled())
 
     async def close(self) -> None:
         """End the tasks and close the file. What is published stays in it."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.close()
         await asyncio.to_thread(self._db.close)
 
     def find(self, name: str, version: int | None = None, *, tenant: Tenant) -> PublishedPrompt:
@@ -157,7 +140,7 @@ class Prompts:
             ChangeRefusedError, NotReadyError: the backend cannot have it; all is as it was.
             PromptsFileError: it cannot be remembered; all is as it was.
         """
-        return await asyncio.shield(self._begin(self._publish(draft)))
+        return await asyncio.shield(self._tasks.begin(self._publish(draft)))
 
     async def remove(self, name: str, version: int | None = None) -> list[PublishedPrompt]:
         """Retire a version, or what there is of a name; return what was retired. Never waits.
@@ -180,9 +163,8 @@ class Prompts:
     async def follow_limits(self) -> None:
         """Take back at once what is shared with other tenants than it should be, and go on."""
         for entry in self._all():
-            told = entry.publication
-            if told is not None and told.tenants != self._audience(entry.prompt):
-                await self._take_back(entry)
+            if not self._publisher.has_its_audience(entry):
+                await self._publisher.take_back(entry)
         self.settle()
 
     def settle(self) -> None:
@@ -204,28 +186,28 @@ class Prompts:
         async with self._turn:
             current = self._current.get(draft.name)
             if current is not None and self._says(current, draft):
-                await self._tell(current)
+                await self._publisher.tell(current)
                 return current
             version = self._version(draft)
             entry = Entry(PublishedPrompt.of(draft, version, self._wall_clock()), is_due=False)
             self._reading = entry
             try:
-                await self._tell(entry)
+                await self._publisher.tell(entry)
                 await asyncio.to_thread(self._db.put, entry.prompt)
             except BaseException:
                 entry.is_retired = True
-                await self._take_back(entry)
+                await self._publisher.take_back(entry)
                 raise
             finally:
                 self._reading = None
             if entry.is_retired:
                 await asyncio.to_thread(self._db.retire, entry.prompt)
-                raise ChangeRefusedError(_GONE)
+                raise ChangeRefusedError(GONE)
             before = self._current.get(draft.name)
             self._current[draft.name], self._last[draft.name] = entry, _last(entry.prompt)
             if before is not None:
                 before.is_retired = True
-                await self._take_back(before)
+                await self._publisher.take_back(before)
         self.look_at_lifetimes()
         _log.info("published %s version %d", draft.name, version)
         return entry
@@ -245,45 +227,6 @@ class Prompts:
             )
         return n_last + 1 if draft.version is None else draft.version
 
-    async def _tell(self, entry: Entry) -> None:
-        """Publish an entry as it should be now, unless it is. Raises as `publish`."""
-        token_ids = await self._encode(entry.prompt)
-        if entry.is_retired:
-            raise ChangeRefusedError(_GONE)
-        wanted = self._publication(entry.prompt, token_ids)
-        if entry.publication is not None and _is_same(entry.publication, wanted):
-            return
-        await self._take_back(entry)
-        entry.publication = wanted
-        try:
-            entry.state = await self._control().publish(wanted)
-        except BaseException:
-            if entry.publication is wanted:
-                entry.publication = None
-            raise
-        if entry.publication is not wanted:  # it was taken back while it was read
-            await self._control().retire(wanted.prompt_id)
-            entry.state = None
-            raise ChangeRefusedError(_GONE)
-        entry.trouble = ""
-
-    def _publication(self, prompt: PublishedPrompt, token_ids: bytes) -> Publication:
-        return Publication(
-            prompt_id=self._new_id(),
-            name=prompt.name,
-            version=prompt.version,
-            token_ids=token_ids,
-            tenants=self._audience(prompt),
-            adapter=prompt.adapter,
-            pin=prompt.pin,
-        )
-
-    async def _take_back(self, entry: Entry) -> None:
-        """Have the backend share an entry no more."""
-        told, entry.publication, entry.state = entry.publication, None, None
-        if told is not None:
-            await self._control().retire(told.prompt_id)
-
     async def _end(self, entries: Iterable[Entry]) -> None:
         """Retire entries: first where they can be used, then where they are remembered."""
         ended = list(entries)
@@ -292,7 +235,7 @@ class Prompts:
             if self._current.get(entry.prompt.name) is entry:
                 del self._current[entry.prompt.name]
         for entry in ended:
-            await self._take_back(entry)
+            await self._publisher.take_back(entry)
             _log.info("retired %s version %d", entry.prompt.name, entry.prompt.version)
         for entry in ended:
             await asyncio.to_thread(self._db.retire, entry.prompt)
@@ -326,7 +269,7 @@ class Prompts:
                 return True
             entry.is_due = False
             try:
-                await self._tell(entry)
+                await self._publisher.tell(entry)
             except NotReadyError:
                 entry.is_due = True
                 return False
@@ -348,24 +291,9 @@ class Prompts:
     def _all(self) -> list[Entry]:
         return [*self._current.values(), *([] if self._reading is None else [self._reading])]
 
-    def _begin(self, work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._forget)
-        return task
-
-    def _forget(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled():
-            task.exception()  # it was told to whoever waits, if anybody does
-
 
 def _last(found: PublishedPrompt | Retirement) -> Retirement:
     return Retirement(name=found.name, version=found.version, tenants=found.tenants)
-
-
-def _is_same(told: Publication, wanted: Publication) -> bool:
-    return (told.token_ids, told.tenants) == (wanted.token_ids, wanted.tenants)
 
 
 async def _set_or_late(event: asyncio.Event, seconds: float) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict
 from pathlib import Path
 
@@ -22,15 +21,14 @@ from gateway.replay_options import (
     read_encoder,
     read_warm_up,
 )
-from gateway.replay_run import explained, load_plots, replayed, written
+from gateway.replay_run import Reports, explained, load_plots, replayed
 from prefixcache.index.policies import PolicyOptions
 from prefixcache.text import PromptEncoder
 from prefixcache.traces import FORMATS, Pacing, ReadOptions, Trace, open_trace
 from prefixcache.traces.capacity import Capacity
 from prefixcache.traces.computed import POLICIES
-from prefixcache.traces.page import as_page
 from prefixcache.traces.reading import SECONDS_PER_UNIT
-from prefixcache.traces.report import as_data, as_text
+from prefixcache.traces.report import as_text
 from prefixcache.traces.runs import ReplayPlan
 from prefixcache.traces.whatif import ROUTINGS, WhatIf
 
@@ -253,19 +251,15 @@ def replay_command(
             seed=seed,
         ),
     )
-    plots = None if plot_file is None else load_plots()
+    reports = Reports(json_file=json_file, plot_file=plot_file, html_file=html_file)
+    if plot_file is not None:
+        load_plots()  # where it is missing that is said before the work is done
     results = [replayed(trace, plan, warm_up, n_published) for trace in traces]
-    if explains or plots is not None or html_file is not None:
-        is_drawn = plots is not None or html_file is not None
+    if explains or reports.are_drawn:
+        is_drawn = reports.are_drawn
         results = [explained(result, plan.what_if, is_drawn=is_drawn) for result in results]
     click.echo(as_text(results))
-    if json_file is not None:
-        save(json_file, as_data(results))
-    if plots is not None and plot_file is not None:
-        written(plot_file, lambda: plots.save_plots(results, plot_file))
-    if html_file is not None:
-        page = as_page(results, command=" ".join(["prefixcache", *sys.argv[1:]]))
-        written(html_file, lambda: html_file.write_text(page, encoding="utf-8"))
+    reports.write(results)
 
 
 def _replay_live(trace: Trace, asked: LiveOptions, json_file: Path | None) -> None:

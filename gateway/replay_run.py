@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
 import click
 
+from gateway.bench import save
 from prefixcache.traces import ReplayPlan, ReplayResult, Trace, WhatIf, replay
 from prefixcache.traces.curve_points import curve_points
+from prefixcache.traces.page import as_page
 from prefixcache.traces.prefix_ids import tenants_apart
-from prefixcache.traces.report import skipped_lines
+from prefixcache.traces.report import as_data, skipped_lines
 from prefixcache.traces.whatif.published import worth_publishing
 from prefixcache.traces.why import explain
 
@@ -65,6 +67,31 @@ def explained(result: ReplayResult, what_if: WhatIf, *, is_drawn: bool) -> Repla
     if what_if.is_isolated:
         requests = [tenants_apart(request) for request in requests]
     return replace(result, why=why, curve=curve_points(requests))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reports:
+    """The files that a replay is written to, beside the table; None: not this one."""
+
+    json_file: Path | None
+    plot_file: Path | None
+    html_file: Path | None
+
+    @property
+    def are_drawn(self) -> bool:
+        """Whether one of them has curves."""
+        return self.plot_file is not None or self.html_file is not None
+
+    def write(self, results: Sequence[ReplayResult]) -> None:
+        """Write them. Raises FileError where a file cannot be."""
+        plot_file, html_file = self.plot_file, self.html_file
+        if self.json_file is not None:
+            save(self.json_file, as_data(results))
+        if plot_file is not None:
+            written(plot_file, lambda: load_plots().save_plots(results, plot_file))
+        if html_file is not None:
+            page = as_page(results, command=" ".join(["prefixcache", *sys.argv[1:]]))
+            written(html_file, lambda: html_file.write_text(page, encoding="utf-8"))
 
 
 def load_plots() -> ModuleType:

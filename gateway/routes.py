@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 
 import msgspec
 from aiohttp import hdrs, web
@@ -20,7 +20,7 @@ COUNT_ERRORS = (*BODY_ERRORS, 404, 503)  # of routes that read a prompt and no m
 ANSWER_ERRORS = (*COUNT_ERRORS, 500)  # of routes that run the model
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Route:
     """One method of one path. The router and /openapi.json are both made of these."""
 
@@ -28,7 +28,8 @@ class Route:
     path: str  # as aiohttp writes it, such as /v1/models/{model:.+}
     handler: Handler
     summary: str  # one sentence, for people
-    dialect: str  # whose clients it is for
+    _: KW_ONLY
+    dialect: str = ""  # whose clients it is for; `in_dialect` fills it in
     body: type | None = None  # JSON; None: it takes none
     query: type[msgspec.Struct] | None = None  # its fields are the parameters
     answer: type | None = None  # JSON on success; None: some other text
@@ -38,6 +39,11 @@ class Route:
     error: type = ErrorReply
     other_error_replies: tuple[type, ...] = ()  # as `other_answers`
     operation: str | None = None  # its name in the description; None: the handler's
+
+
+def in_dialect(dialect: str, *routes: Route, error: type = ErrorReply) -> tuple[Route, ...]:
+    """Return `routes` as those of one dialect, whose clients find what went wrong in an `error`."""
+    return tuple(replace(route, dialect=dialect, error=error) for route in routes)
 
 
 def in_versions(versions: Sequence[str], routes: Sequence[Route]) -> Iterator[Route]:

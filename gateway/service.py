@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -20,7 +20,6 @@ from gateway.errors import (
     BadModelError,
     ChangeRefusedError,
     DrainingError,
-    ModelNotFoundError,
     ModelRefusedError,
     NotReadyError,
     NotSupportedError,
@@ -28,16 +27,16 @@ from gateway.errors import (
 )
 from gateway.late import with_late_ones
 from gateway.ledger import Ledger
-from gateway.memory import TenantMemory
 from gateway.merge import NumberedEvent, closing, merged
 from gateway.metrics import Metrics, Pace
-from gateway.own_answers import OwnAnswers, Recorder, Scope, ScopedHistory
+from gateway.own_answers import Scope, ScopedHistory, own_answers_of
 from gateway.prompt_tokens import shared_tokens
 from gateway.prompts import Prompts
 from gateway.prompts_db import PromptsDb
 from gateway.published import PublishedPrompt, audience_of
 from gateway.recording import Recording
 from gateway.reloading import Reloader
+from gateway.served import Call, Served
 from gateway.tenancy import Tenancy
 from gateway.tenants import Tenant
 from gateway.tracing import NoTracing, Tracer
@@ -46,60 +45,10 @@ from gateway.watching import Watch, watched, watched_one
 from prefixcache.control import Inspection, TenantQuota
 from prefixcache.errors import PrefixCacheError
 from prefixcache.text import PromptEncoder, TokenBytes
-from prefixcache.types import EngineStats, GenerationRequest, ModelInfo
+from prefixcache.types import EngineStats, ModelInfo
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
-
-
-@dataclass(frozen=True, slots=True)
-class Served:
-    """The model that answers, and how prompts become its token ids."""
-
-    name: str
-    info: ModelInfo
-    encoder: PromptEncoder
-    token_bytes: TokenBytes
-    since: int  # seconds since the epoch
-    parent: str | None = None  # the model's name where `name` is one of its adapters
-
-    @property
-    def adapter(self) -> str | None:
-        """The adapter that requests for `name` are answered with."""
-        return None if self.parent is None else self.name
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """What clients may ask for: the model, then its adapters."""
-        return (self.parent or self.name, *(adapter.name for adapter in self.info.adapters))
-
-    def called(self, name: str) -> Served:
-        """Return the model or the adapter that is called `name`. Raises ModelNotFoundError."""
-        base = self.parent or self.name
-        if name == base:
-            return self if self.parent is None else replace(self, name=base, parent=None)
-        if name not in self.names:
-            raise ModelNotFoundError(name, *self.names)
-        return replace(self, name=name, parent=base)
-
-    @property
-    def max_characters(self) -> int:
-        """The most characters that the model's context could hold, were each token its longest."""
-        return self.info.max_model_tokens * self.encoder.tokenizer.longest_spelling_characters
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """What one HTTP request asks of the engine: choice c of prompt p is requests[p*n + c]."""
-
-    requests: tuple[GenerationRequest, ...]
-    choices_per_prompt: int
-    grammar_param: str | None = None  # the field that says what the answers must follow
-    recorder: Recorder | None = None  # remembers the answers, to know them again
-
-    def ledger(self) -> Ledger:
-        """Return a fresh account for the call."""
-        return Ledger(n_requests=len(self.requests), choices_per_prompt=self.choices_per_prompt)
 
 
 class Service:
@@ -132,7 +81,7 @@ class Service:
         self.new_id = new_id
         self.clock = clock  # seconds; for durations
         self.wall_clock = wall_clock  # seconds since the epoch
-        self.own_answers = _own_answers(config, clock)
+        self.own_answers = own_answers_of(config, clock)
         self.decoding = Lock()  # a thread's turn to decode a body
         self._backend = backend
         self._encoding = EncodePool(
@@ -368,17 +317,4 @@ def _recording(config: GatewayConfig, info: ModelInfo) -> Recording | None:
         most_bytes=config.record_file_bytes,
         with_text=config.record_text,
         block_tokens=info.block_size_tokens,
-    )
-
-
-def _own_answers(config: GatewayConfig, clock: Callable[[], float]) -> OwnAnswers | None:
-    if not config.own_answers:
-        return None
-    return OwnAnswers(
-        TenantMemory(
-            max_tenant_bytes=config.max_own_answers_tenant_bytes,
-            max_bytes=config.max_own_answers_bytes,
-            ttl_seconds=config.own_answer_seconds,
-            clock=clock,
-        )
     )

@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+SYSTEMD = shutil.which("systemd-analyze")
 
 
 def test_kv_cache_example_counts_what_a_cache_saves(
@@ -73,3 +80,18 @@ def test_step_cost_example_watches_a_model(monkeypatch: pytest.MonkeyPatch) -> N
     assert len(steps) >= 2
     for parts in steps:
         assert 0 < parts["products"] + parts["attention"] < parts["forward"] < parts["step"]
+
+
+@pytest.mark.skipif(SYSTEMD is None, reason="needs systemd-analyze")
+def test_the_systemd_unit_is_one(tmp_path: Path) -> None:
+    """systemd knows every line of it; only the program's place is another here."""
+    text = (EXAMPLES / "prefixcache.service").read_text(encoding="utf-8")
+    program = re.findall(r"^ExecStart=(\S+) serve ", text, re.M)
+    assert program == ["/opt/prefixcache/bin/prefixcache"]
+    unit = tmp_path / "prefixcache.service"
+    unit.write_text(text.replace(program[0], sys.executable), encoding="utf-8")
+    found = subprocess.run(
+        [str(SYSTEMD), "verify", str(unit)], capture_output=True, text=True, check=False
+    )
+    assert found.returncode == 0
+    assert unit.name not in found.stderr  # it may warn of others

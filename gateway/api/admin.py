@@ -11,8 +11,8 @@ from aiohttp import hdrs, web
 
 from gateway.api.usage_report import UsageReport, report_of
 from gateway.errors import InvalidRequestError
-from gateway.http import SERVICE, json_response
-from gateway.routes import READ_ERRORS, Route
+from gateway.http import SERVICE, reply
+from gateway.routes import READ_ERRORS, Route, in_dialect
 from gateway.tenants import TenantLimits
 from gateway.usage_db import UsageDb
 
@@ -81,7 +81,7 @@ async def list_tenants(request: web.Request) -> web.Response:
         )
         n_keys = roster.n_keys[tenant.name]
         cards.append(TenantCard(name=tenant.name, n_keys=n_keys, limits=tenant.limits, now=now))
-    return json_response(msgspec.json.encode(TenantList(is_open=roster.is_open, data=cards)))
+    return reply(TenantList(is_open=roster.is_open, data=cards))
 
 
 async def show_usage(request: web.Request) -> web.Response:
@@ -96,14 +96,14 @@ async def show_usage(request: web.Request) -> web.Response:
     report = await asyncio.to_thread(
         _report, service.tenancy.usage_db, first, last, query.get("tenant")
     )
-    return json_response(msgspec.json.encode(report))
+    return reply(report)
 
 
 async def reload_settings(request: web.Request) -> web.Response:
     """Take up tenants, keys and limits as they are configured now, all or nothing."""
     found = await request.app[SERVICE].reloader.reload()
-    reply = ReloadReply(tenants=found.tenants, need_restart=found.need_restart)
-    return json_response(msgspec.json.encode(reply))
+    reloaded = ReloadReply(tenants=found.tenants, need_restart=found.need_restart)
+    return reply(reloaded)
 
 
 def _report(usage_db: UsageDb, first: date, last: date, tenant: str | None) -> UsageReport:
@@ -121,31 +121,29 @@ def _day(query: Mapping[str, str], name: str) -> date | None:
         raise InvalidRequestError(f"{name}: a day is written as 2026-12-31", name) from error
 
 
-ADMIN_ROUTES = (  # whatever is under /admin needs the admin's key (`gateway.access`)
+ADMIN_ROUTES = in_dialect(  # whatever is under /admin needs the admin's key (`gateway.access`)
+    DIALECT,
     Route(
-        method=hdrs.METH_GET,
-        path="/admin/tenants",
-        handler=list_tenants,
-        summary="List the tenants, their limits and what they use now.",
-        dialect=DIALECT,
+        hdrs.METH_GET,
+        "/admin/tenants",
+        list_tenants,
+        "List the tenants, their limits and what they use now.",
         answer=TenantList,
     ),
     Route(
-        method=hdrs.METH_GET,
-        path="/admin/usage",
-        handler=show_usage,
-        summary="Show what tenants have used, by day.",
-        dialect=DIALECT,
+        hdrs.METH_GET,
+        "/admin/usage",
+        show_usage,
+        "Show what tenants have used, by day.",
         query=UsageQuery,
         answer=UsageReport,
         errors=(*READ_ERRORS, 400),
     ),
     Route(
-        method=hdrs.METH_POST,
-        path="/admin/reload",
-        handler=reload_settings,
-        summary="Read tenants, keys and limits again, all or nothing.",
-        dialect=DIALECT,
+        hdrs.METH_POST,
+        "/admin/reload",
+        reload_settings,
+        "Read tenants, keys and limits again, all or nothing.",
         answer=ReloadReply,
         errors=(*READ_ERRORS, 400),
     ),

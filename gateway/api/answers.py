@@ -14,7 +14,7 @@ from gateway.envelopes import envelope_for
 from gateway.errors import SlowClientError
 from gateway.http import SERVICE, EventSink, json_response, record_of
 from gateway.merge import NumberedEvent
-from gateway.service import Call
+from gateway.served import Call
 from gateway.verdicts import is_expected, verdict
 from prefixcache.types import (
     Delta,

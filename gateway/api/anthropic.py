@@ -22,8 +22,9 @@ from gateway.api.anthropic_published import with_published
 from gateway.api.anthropic_replies import Diagnostics, MessageReply, MissReason, TokenCount
 from gateway.api.anthropic_shapes import Head, MessageShape
 from gateway.api.bodies import decode_body
-from gateway.api.calls import Prompts, check_count, make_call, prompt_of
+from gateway.api.calls import check_count, make_call
 from gateway.api.choice_text import ChoiceText
+from gateway.api.conversations import ReadConversation, read_conversation, scope_of
 from gateway.api.exchange import Asked, answer_body, read_work
 from gateway.api.tool_use import Function, ToolFields, ToolUse, tool_use
 from gateway.api.wishes import Bound, Wishes
@@ -31,12 +32,13 @@ from gateway.envelopes import OVERLOADED_STATUS
 from gateway.error_replies import AnthropicErrorReply
 from gateway.errors import InvalidRequestError, UnsupportedFieldError
 from gateway.fingerprints import Fingerprint, Fingerprints, Prompt
-from gateway.http import json_response
+from gateway.http import reply
+from gateway.own_answers import Scope
 from gateway.published import PublishedPrompt
-from gateway.routes import ANSWER_ERRORS, COUNT_ERRORS, Route
-from gateway.service import Served, Service
+from gateway.routes import ANSWER_ERRORS, COUNT_ERRORS, Route, in_dialect
+from gateway.served import Served
+from gateway.service import Service
 from gateway.tenants import Tenant
-from prefixcache.text import MarkedPrompt
 from prefixcache.types import Grammar, GrammarKind
 
 _CHOICES: Mapping[str, Literal["none", "auto", "required"]] = {
@@ -57,7 +59,7 @@ async def create_message(request: web.Request) -> web.StreamResponse:
 async def count_tokens(request: web.Request) -> web.Response:
     """Answer with the length of a prompt; nothing is computed or kept."""
     n_tokens = await read_work(request, _n_tokens)
-    return json_response(msgspec.json.encode(TokenCount(input_tokens=n_tokens)))
+    return reply(TokenCount(input_tokens=n_tokens))
 
 
 def _n_tokens(service: Service, tenant: Tenant, data: bytes) -> int:
@@ -65,7 +67,8 @@ def _n_tokens(service: Service, tenant: Tenant, data: bytes) -> int:
     served = service.served_as(body.model, tenant)
     body, published = with_published(service, tenant, body)
     made = _conversation(service, body, published)
-    return len(_encoded(service, served, made, []).token_ids)
+    scope = scope_of(tenant, served, body.cache_salt)
+    return _read(service, served, made, [], scope).n_tokens
 
 
 def _asked(fingerprints: Fingerprints, service: Service, tenant: Tenant, data: bytes) -> Asked:
@@ -77,7 +80,8 @@ def _asked(fingerprints: Fingerprints, service: Service, tenant: Tenant, data: b
     made = _conversation(service, body, published)
     use = _tool_use(body, served)
     breakpoints = breakpoints_of(made, body.cache_control)
-    prompt = _encoded(service, served, made, breakpoints)
+    scope = scope_of(tenant, served, body.cache_salt)
+    prompt = _read(service, served, made, breakpoints, scope)
     retains, kept = retained(breakpoints, prompt.fixed_tokens, served.info.block_size_tokens)
     wishes = Wishes(
         max_tokens=body.max_tokens,
@@ -90,7 +94,7 @@ def _asked(fingerprints: Fingerprints, service: Service, tenant: Tenant, data: b
         salt=body.cache_salt,
         retain=retains,
     )
-    call = make_call(service, tenant, served, Prompts("messages", [prompt.token_ids]), wishes)
+    call = make_call(service, tenant, served, prompt.prompts, wishes)
     answer_id = f"msg_{service.new_id()}"
     others = [body.tool_choice, body.thinking, body.output_config]
     compared = Prompt(served.name, made.system, made.tools, others, made.turns)
@@ -101,7 +105,7 @@ def _asked(fingerprints: Fingerprints, service: Service, tenant: Tenant, data: b
         is_cut=call.requests[0].sampling.max_tokens < body.max_tokens,
         diagnose=_diagnosis(fingerprints, tenant, body, compared),
     )
-    fingerprints.put(tenant.name, answer_id, compared.fingerprint(len(prompt.token_ids)))
+    fingerprints.put(tenant.name, answer_id, compared.fingerprint(prompt.n_tokens))
     shape = MessageShape(head, ChoiceText(use, service.new_id))
     return Asked(call, shape, bool(body.stream))
 
@@ -122,18 +126,23 @@ def _conversation(
     return made
 
 
-def _encoded(
-    service: Service, served: Served, made: Conversation, breakpoints: Sequence[Breakpoint]
-) -> MarkedPrompt:
-    with prompt_of("messages", served):
-        return served.encoder.marked_chat(
-            made.messages,
-            [each.mark for each in breakpoints],
-            tools=made.tools or None,
-            order_tool_keys=service.config.order_tool_keys,
-            continue_last=made.goes_on,
-            max_characters=served.max_characters,
-        )
+def _read(
+    service: Service,
+    served: Served,
+    made: Conversation,
+    breakpoints: Sequence[Breakpoint],
+    scope: Scope,
+) -> ReadConversation:
+    return read_conversation(
+        made.messages,
+        made.tools,
+        service=service,
+        served=served,
+        param="messages",
+        scope=scope,
+        marks=[each.mark for each in breakpoints],
+        goes_on=made.goes_on,
+    )
 
 
 def _tool_use(body: MessagesBody, served: Served) -> ToolUse:
@@ -184,29 +193,27 @@ def _told(change: str | None, earlier: Fingerprint, cached_tokens: int) -> Diagn
     return Diagnostics(MissReason(f"{change}_changed", missed))
 
 
-ANTHROPIC_ROUTES = (
+ANTHROPIC_ROUTES = in_dialect(
+    DIALECT,
     Route(
-        method=hdrs.METH_POST,
-        path="/v1/messages",
-        handler=create_message,
-        summary="Answer a conversation with the assistant's next turn.",
-        dialect=DIALECT,
+        hdrs.METH_POST,
+        "/v1/messages",
+        create_message,
+        "Answer a conversation with the assistant's next turn.",
         body=MessagesBody,
         answer=MessageReply,
         streams=True,
         errors=(*ANSWER_ERRORS, OVERLOADED_STATUS),
-        error=AnthropicErrorReply,
     ),
     Route(
-        method=hdrs.METH_POST,
-        path="/v1/messages/count_tokens",
-        handler=count_tokens,
-        summary="Count the tokens of a message's prompt.",
-        dialect=DIALECT,
+        hdrs.METH_POST,
+        "/v1/messages/count_tokens",
+        count_tokens,
+        "Count the tokens of a message's prompt.",
         body=PromptBody,
         answer=TokenCount,
         errors=(*COUNT_ERRORS, OVERLOADED_STATUS),
-        error=AnthropicErrorReply,
         operation="count_message_tokens",
     ),
+    error=AnthropicErrorReply,
 )

@@ -104,6 +104,7 @@ class PromptBody(msgspec.Struct, frozen=True, kw_only=True):
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
     cache_control: CacheControl | None = None
+    cache_salt: Salt | None = None  # extension; missing is the tenant's default
     container: str | JsonObject | None = None
     mcp_servers: list[JsonObject] | None = None
 
@@ -119,7 +120,6 @@ class MessagesBody(PromptBody, frozen=True, kw_only=True):
     top_k: Annotated[int, Meta(ge=0)] | None = None
     diagnostics: DiagnosticsAsked | None = None
     metadata: JsonObject | None = None  # read by nobody
-    cache_salt: Salt | None = None  # extension; missing is the tenant's default
 
 
 MESSAGES_DECODER = msgspec.json.Decoder(MessagesBody)

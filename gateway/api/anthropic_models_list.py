@@ -8,8 +8,8 @@ import msgspec
 from aiohttp import web
 
 from gateway.api.served_models import named_model, served_for
-from gateway.http import json_response
-from gateway.service import Served
+from gateway.http import reply
+from gateway.served import Served
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,9 +48,9 @@ async def list_models(request: web.Request) -> web.Response:
     cards = [ModelCard.of(served) for served in served_for(request)]
     first_id, last_id = (cards[0].id, cards[-1].id) if cards else (None, None)
     page = ModelPage(data=cards, first_id=first_id, last_id=last_id)
-    return json_response(msgspec.json.encode(page))
+    return reply(page)
 
 
 async def show_model(request: web.Request) -> web.Response:
     """Answer with one model or adapter, if it is served."""
-    return json_response(msgspec.json.encode(ModelCard.of(named_model(request))))
+    return reply(ModelCard.of(named_model(request)))

@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from gateway.api.wishes import Bound, Wishes
 from gateway.errors import ContextLengthError, InvalidRequestError
 from gateway.own_answers import Recorder, ScopedHistory
-from gateway.service import Call, Served, Service
+from gateway.served import Call, Served
+from gateway.service import Service
 from gateway.tenants import Tenant
 from prefixcache.errors import PromptTooLongError
 from prefixcache.index import pack

@@ -8,9 +8,11 @@ from importlib.resources import files
 import msgspec
 from aiohttp import hdrs, web
 
+from gateway.api.prompt_cards import PromptCard, cards_of
 from gateway.errors import InvalidRequestError
-from gateway.http import SERVICE, json_response
-from gateway.routes import READ_ERRORS, Route
+from gateway.http import SERVICE, reply
+from gateway.routes import READ_ERRORS, Route, in_dialect
+from gateway.service import Service
 from gateway.trends import Interval, Trends
 from prefixcache.control import Inspection
 from prefixcache.types import EngineStats
@@ -47,6 +49,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     is_ready: bool
     engine: EngineStats  # since the server started
     index: Inspection | None  # null: there is none to look at now
+    prompts: list[PromptCard]  # what is published; none while there is no index
     trend_seconds: float  # an interval's
     trends: list[Interval]  # the oldest first
 
@@ -55,16 +58,18 @@ async def show_snapshot(request: web.Request) -> web.Response:
     """Answer with the state now and over time."""
     service = request.app[SERVICE]
     index = await service.inspected(max_nodes=_wanted_nodes(request))
+    prompts = [] if index is None else _prompts(service, index)
     snapshot = Snapshot(
         now=service.wall_clock(),
         model=service.served().name if service.is_ready else None,
         is_ready=service.is_ready,
         engine=service.stats(),
         index=index,
+        prompts=prompts,
         trend_seconds=service.config.trend_seconds,
         trends=request.app[TRENDS].intervals,
     )
-    response = json_response(msgspec.json.encode(snapshot))
+    response = reply(snapshot)
     response.headers[hdrs.CACHE_CONTROL] = "no-store"
     return response
 
@@ -80,6 +85,14 @@ async def show_dashboard_file(request: web.Request) -> web.Response:
     if name not in _FILES:
         raise web.HTTPNotFound
     return _file(name)
+
+
+def _prompts(service: Service, index: Inspection) -> list[PromptCard]:
+    """Return what is told of published prompts; none of a server that is stopping."""
+    if not service.is_ready:
+        return []
+    cached = {each.prompt_id: each.cached_tokens for each in index.publications}
+    return cards_of(service, service.prompts.entries(tenant=None), cached, for_admin=True)
 
 
 def _wanted_nodes(request: web.Request) -> int:
@@ -104,28 +117,26 @@ def _content(name: str) -> bytes:
     return files("gateway").joinpath("dashboard", name).read_bytes()
 
 
-DASHBOARD_ROUTES = (  # the admin's alone (`gateway.access`)
+DASHBOARD_ROUTES = in_dialect(  # the admin's alone (`gateway.access`)
+    DIALECT,
     Route(
-        method=hdrs.METH_GET,
-        path="/dashboard",
-        handler=show_dashboard,
-        summary="Show the page that operators look at.",
-        dialect=DIALECT,
+        hdrs.METH_GET,
+        "/dashboard",
+        show_dashboard,
+        "Show the page that operators look at.",
     ),
     Route(
-        method=hdrs.METH_GET,
-        path="/dashboard/{name}",
-        handler=show_dashboard_file,
-        summary="Give a file of that page.",
-        dialect=DIALECT,
+        hdrs.METH_GET,
+        "/dashboard/{name}",
+        show_dashboard_file,
+        "Give a file of that page.",
         errors=(*READ_ERRORS, 404),
     ),
     Route(
-        method=hdrs.METH_GET,
-        path="/admin/dashboard",
-        handler=show_snapshot,
-        summary="Give what that page shows: counters, trends, pool, tenants, trees.",
-        dialect=DIALECT,
+        hdrs.METH_GET,
+        "/admin/dashboard",
+        show_snapshot,
+        "Give what that page shows: counters, trends, pool, tenants, trees.",
         query=SnapshotQuery,
         answer=Snapshot,
         errors=(*READ_ERRORS, 400),

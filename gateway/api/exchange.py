@@ -12,7 +12,8 @@ from aiohttp import web
 from gateway.api.answers import ReplyShape, answer
 from gateway.api.bodies import too_deep
 from gateway.http import EVENT_STREAM, SERVICE, read_body, record_of
-from gateway.service import Call, Service
+from gateway.served import Call
+from gateway.service import Service
 from gateway.tenants import Tenant
 
 _T = TypeVar("_T")

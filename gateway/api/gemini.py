@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 
 import msgspec
 from aiohttp import hdrs, web
 
-from gateway.api.calls import Prompts, check_count, make_call, prompt_of
+from gateway.api.calls import check_count, make_call
 from gateway.api.choice_text import ChoiceText
+from gateway.api.conversations import ReadConversation, read_conversation, scope_of
 from gateway.api.exchange import Asked, answer_body, read_work
 from gateway.api.gemini_caches import CACHED_CONTENTS, DIALECT, VERSIONS
 from gateway.api.gemini_models import CountBody, GenerateBody, GenerationConfig, read_fields
@@ -27,9 +27,11 @@ from gateway.api.tool_use import tool_use
 from gateway.cached_contents import CachedContent, CachedContents
 from gateway.error_replies import GoogleErrorReply
 from gateway.errors import InvalidRequestError
-from gateway.http import EVENT_STREAM, json_response
-from gateway.routes import ANSWER_ERRORS, COUNT_ERRORS, LOOK_ERRORS, Route, in_versions
-from gateway.service import Served, Service
+from gateway.http import EVENT_STREAM, reply
+from gateway.own_answers import Scope
+from gateway.routes import ANSWER_ERRORS, COUNT_ERRORS, LOOK_ERRORS, Route, in_dialect, in_versions
+from gateway.served import Served
+from gateway.service import Service
 from gateway.tenants import Tenant
 from prefixcache.types import Retain
 
@@ -56,18 +58,18 @@ async def stream_content(request: web.Request) -> web.StreamResponse:
 async def count_tokens(request: web.Request) -> web.Response:
     """Answer with the length of a prompt; nothing is computed or kept."""
     n_tokens = await read_work(request, partial(_n_tokens, request))
-    return json_response(msgspec.json.encode(CountReply.of(n_tokens)))
+    return reply(CountReply.of(n_tokens))
 
 
 async def list_models(request: web.Request) -> web.Response:
     """Answer with the model and its adapters, as far as the tenant may ask them."""
     models = [ModelReply.of(served) for served in served_for(request)]
-    return json_response(msgspec.json.encode(ModelsReply(models=models)))
+    return reply(ModelsReply(models=models))
 
 
 async def show_model(request: web.Request) -> web.Response:
     """Answer with one model or adapter, if it is served."""
-    return json_response(msgspec.json.encode(ModelReply.of(named_model(request))))
+    return reply(ModelReply.of(named_model(request)))
 
 
 def _asked(
@@ -79,7 +81,7 @@ def _asked(
     config = body.generation_config or GenerationConfig()
     bound = check_config(config, service.config)
     cached = _cached(request.app[CACHED_CONTENTS], tenant, body, served)
-    whole = body if cached is None else _after(cached, body)
+    whole = _after(cached, body)
     use = tool_use(tool_fields(declarations_of(whole), whole.tool_config, bound), served)
     wishes = wishes_of(
         config,
@@ -88,8 +90,9 @@ def _asked(
         salt=body.cache_salt,
         retain=_retain(cached, service),
     )
-    prompts = Prompts("contents", [_token_ids(service, served, whole)])
-    call = make_call(service, tenant, served, prompts, wishes)
+    scope = scope_of(tenant, served, body.cache_salt)
+    read = _read(service, served, cached, body, scope)
+    call = make_call(service, tenant, served, read.prompts, wishes)
     head = Head(
         id=service.new_id(),
         model=served.name,
@@ -106,7 +109,8 @@ def _n_tokens(request: web.Request, service: Service, tenant: Tenant, data: byte
     served = service.served_as(request.match_info["model"], tenant)
     asked = body.generate_content_request or GenerateBody(contents=body.contents)
     cached = _cached(request.app[CACHED_CONTENTS], tenant, asked, served)
-    return len(_token_ids(service, served, asked if cached is None else _after(cached, asked)))
+    scope = scope_of(tenant, served, asked.cache_salt)
+    return _read(service, served, cached, asked, scope).n_tokens
 
 
 def _cached(
@@ -136,8 +140,10 @@ def _cached(
     return cached
 
 
-def _after(cached: CachedContent, body: GenerateBody) -> GenerateBody:
-    """Return `body` with what was cached before its own contents."""
+def _after(cached: CachedContent | None, body: GenerateBody) -> GenerateBody:
+    """Return `body` with what was cached, if anything is, before its own contents."""
+    if cached is None:
+        return body
     fields = cached.fields
     return msgspec.structs.replace(
         body,
@@ -156,85 +162,87 @@ def _retain(cached: CachedContent | None, service: Service) -> tuple[Retain, ...
     return (Retain(cached.n_tokens, seconds),) if seconds > 0 and cached.n_tokens else ()
 
 
-def _token_ids(service: Service, served: Served, body: GenerateBody) -> Sequence[int]:
-    check_count("contents", len(body.contents or ()), service.config.max_messages)
-    if not body.contents:
+def _read(
+    service: Service,
+    served: Served,
+    cached: CachedContent | None,
+    body: GenerateBody,
+    scope: Scope,
+) -> ReadConversation:
+    """Return a body's prompt. It begins with what was cached, in the tokens that that has."""
+    whole = _after(cached, body)
+    check_count("contents", len(whole.contents or ()), service.config.max_messages)
+    if not whole.contents:
         raise InvalidRequestError("contents: at least one is needed", "contents")
-    declared = declarations_of(body)
+    declared = declarations_of(whole)
     check_count("tools", len(declared), service.config.max_tools)
-    messages = messages_of(body)
-    with prompt_of("contents", served):
-        return served.encoder.chat(
-            messages,
-            tools=[template_tool(each) for each in declared] or None,
-            order_tool_keys=service.config.order_tool_keys,
-            continue_last=messages[-1]["role"] == "assistant" and "tool_calls" not in messages[-1],
-            max_characters=served.max_characters,
-        )
+    messages = messages_of(whole)
+    return read_conversation(
+        messages,
+        [template_tool(each) for each in declared],
+        service=service,
+        served=served,
+        param="contents",
+        scope=scope,
+        goes_on=messages[-1]["role"] == "assistant" and "tool_calls" not in messages[-1],
+        begins_with=b"" if cached is None else cached.token_ids,
+    )
 
 
-GEMINI_ROUTES = (
+GEMINI_ROUTES = in_dialect(
+    DIALECT,
     *in_versions(
         VERSIONS,
         (
             Route(
-                method=hdrs.METH_POST,
-                path="/models/{model:.+}:generateContent",
-                handler=generate_content,
-                summary="Answer a conversation with the model's next turn.",
-                dialect=DIALECT,
+                hdrs.METH_POST,
+                "/models/{model:.+}:generateContent",
+                generate_content,
+                "Answer a conversation with the model's next turn.",
                 body=GenerateBody,
                 answer=GenerateReply,
                 errors=ANSWER_ERRORS,
-                error=GoogleErrorReply,
             ),
             Route(
-                method=hdrs.METH_POST,
-                path="/models/{model:.+}:streamGenerateContent",
-                handler=stream_content,
-                summary="Answer bit by bit: events with alt=sse, else the items of an array.",
-                dialect=DIALECT,
+                hdrs.METH_POST,
+                "/models/{model:.+}:streamGenerateContent",
+                stream_content,
+                "Answer bit by bit: events with alt=sse, else the items of an array.",
                 body=GenerateBody,
                 query=StreamQuery,
                 answer=list[GenerateReply],
                 streams=True,
                 errors=ANSWER_ERRORS,
-                error=GoogleErrorReply,
             ),
             Route(
-                method=hdrs.METH_POST,
-                path="/models/{model:.+}:countTokens",
-                handler=count_tokens,
-                summary="Count the tokens of a prompt.",
-                dialect=DIALECT,
+                hdrs.METH_POST,
+                "/models/{model:.+}:countTokens",
+                count_tokens,
+                "Count the tokens of a prompt.",
                 body=CountBody,
                 answer=CountReply,
                 errors=COUNT_ERRORS,
-                error=GoogleErrorReply,
                 operation="count_content_tokens",
             ),
         ),
     ),
     Route(
-        method=hdrs.METH_GET,
-        path="/v1beta/models",
-        handler=list_models,
-        summary="List the model and its adapters.",
-        dialect=DIALECT,
+        hdrs.METH_GET,
+        "/v1beta/models",
+        list_models,
+        "List the model and its adapters.",
         answer=ModelsReply,
         errors=LOOK_ERRORS,
-        error=GoogleErrorReply,
         operation="list_models_v1beta",
     ),
     Route(
-        method=hdrs.METH_GET,
-        path="/v1beta/models/{model:.+}",
-        handler=show_model,
-        summary="Tell about one model or adapter.",
-        dialect=DIALECT,
+        hdrs.METH_GET,
+        "/v1beta/models/{model:.+}",
+        show_model,
+        "Tell about one model or adapter.",
         answer=ModelReply,
         errors=(*LOOK_ERRORS, 404),
-        error=GoogleErrorReply,
         operation="show_model_v1beta",
     ),
+    error=GoogleErrorReply,
 )

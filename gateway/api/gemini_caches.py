@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -9,7 +10,8 @@ import msgspec
 from aiohttp import hdrs, web
 from msgspec import UNSET
 
-from gateway.api.calls import Prompts, check_count, make_call, prompt_of
+from gateway.api.calls import Prompts, check_count, make_call
+from gateway.api.conversations import read_conversation
 from gateway.api.exchange import read_work
 from gateway.api.gemini_expiry import expiry_of, new_expiry, shown_time
 from gateway.api.gemini_models import CacheBody, PromptFields, read_fields
@@ -24,10 +26,12 @@ from gateway.api.wishes import Wishes
 from gateway.cached_contents import CachedContent, CachedContents
 from gateway.error_replies import GoogleErrorReply
 from gateway.errors import InvalidRequestError
-from gateway.http import SERVICE, json_response, record_of
-from gateway.routes import ANSWER_ERRORS, READ_ERRORS, Route, in_versions
-from gateway.service import Call, Served, Service
+from gateway.http import SERVICE, record_of, reply
+from gateway.routes import ANSWER_ERRORS, READ_ERRORS, Route, in_dialect, in_versions
+from gateway.served import Call, Served
+from gateway.service import Service
 from gateway.tenants import Tenant
+from prefixcache.index import pack
 from prefixcache.text import Mark
 from prefixcache.types import Retain
 
@@ -86,7 +90,7 @@ async def list_cached_contents(request: web.Request) -> web.Response:
         cached_contents=[_resource(cached) for cached in page],
         next_page_token=page[-1].id if has_more else UNSET,
     )
-    return json_response(msgspec.json.encode(listed))
+    return reply(listed)
 
 
 async def show_cached_content(request: web.Request) -> web.Response:
@@ -107,7 +111,7 @@ async def change_cached_content(request: web.Request) -> web.Response:
 async def delete_cached_content(request: web.Request) -> web.Response:
     """Forget one; what the engine holds for it goes as its time is up or room is needed."""
     request.app[CACHED_CONTENTS].remove(record_of(request).tenant.name, _id(request))
-    return json_response(msgspec.json.encode(Nothing()))
+    return reply(Nothing())
 
 
 async def _run(request: web.Request, call: Call | None) -> None:
@@ -142,7 +146,7 @@ def _prefill(service: Service, tenant: Tenant, data: bytes) -> _Prefill:
         model=served.name,
         display_name=body.display_name,
         fields=fields,
-        n_tokens=len(token_ids),
+        token_ids=pack(token_ids),
         created=now,
         updated=now,
         expires=expires,
@@ -160,7 +164,7 @@ def _reread(request: web.Request, cached: CachedContent) -> Call | None:
 
 
 def _reading(
-    service: Service, tenant: Tenant, served: Served, token_ids: list[int], seconds: float
+    service: Service, tenant: Tenant, served: Served, token_ids: Sequence[int], seconds: float
 ) -> Call | None:
     """Return a call that reads a prompt, says nothing, and has it kept."""
     if not token_ids or seconds <= 0:
@@ -169,7 +173,7 @@ def _reading(
     return make_call(service, tenant, served, Prompts("contents", [token_ids]), wishes)
 
 
-def _fixed_ids(service: Service, served: Served, fields: PromptFields) -> list[int]:
+def _fixed_ids(service: Service, served: Served, fields: PromptFields) -> Sequence[int]:
     """Return the tokens that every prompt begins with which goes on from `fields`."""
     declared = declarations_of(fields)
     check_count("contents", len(fields.contents or ()), service.config.max_messages)
@@ -178,15 +182,16 @@ def _fixed_ids(service: Service, served: Served, fields: PromptFields) -> list[i
     if not messages and not declared:
         raise InvalidRequestError("contents: there is nothing to cache", "contents")
     mark = Mark(len(messages) - 1 if messages else None)
-    with prompt_of("contents", served):
-        prompt = served.encoder.marked_chat(
-            [*messages, _FOLLOWING],
-            [mark],
-            tools=[template_tool(each) for each in declared] or None,
-            order_tool_keys=service.config.order_tool_keys,
-            max_characters=served.max_characters,
-        )
-    return prompt.token_ids[: prompt.fixed_tokens[0]]
+    read = read_conversation(
+        [*messages, _FOLLOWING],
+        [template_tool(each) for each in declared],
+        service=service,
+        served=served,
+        param="contents",
+        scope=None,  # what is known of answers may be forgotten before the content is
+        marks=[mark],
+    )
+    return read.token_ids[: read.fixed_tokens[0]]
 
 
 def _id(request: web.Request) -> str:
@@ -194,7 +199,7 @@ def _id(request: web.Request) -> str:
 
 
 def _shown(cached: CachedContent) -> web.Response:
-    return json_response(msgspec.json.encode(_resource(cached)))
+    return reply(_resource(cached))
 
 
 def _resource(cached: CachedContent) -> CachedContentReply:
@@ -211,64 +216,56 @@ def _resource(cached: CachedContent) -> CachedContentReply:
 
 _ONE = "/cachedContents/{cached_id}"
 
-CACHE_ROUTES = (
+CACHE_ROUTES = in_dialect(
+    DIALECT,
     *in_versions(
         VERSIONS,
         (
             Route(
-                method=hdrs.METH_POST,
-                path="/cachedContents",
-                handler=create_cached_content,
-                summary="Read the beginning of prompts in, and keep it for a time.",
-                dialect=DIALECT,
+                hdrs.METH_POST,
+                "/cachedContents",
+                create_cached_content,
+                "Read the beginning of prompts in, and keep it for a time.",
                 body=CacheBody,
                 answer=CachedContentReply,
                 errors=ANSWER_ERRORS,
-                error=GoogleErrorReply,
             ),
             Route(
-                method=hdrs.METH_GET,
-                path="/cachedContents",
-                handler=list_cached_contents,
-                summary="List what is kept.",
-                dialect=DIALECT,
+                hdrs.METH_GET,
+                "/cachedContents",
+                list_cached_contents,
+                "List what is kept.",
                 query=PageQuery,
                 answer=CachedContentsReply,
                 errors=(*READ_ERRORS, 400),
-                error=GoogleErrorReply,
             ),
             Route(
-                method=hdrs.METH_GET,
-                path=_ONE,
-                handler=show_cached_content,
-                summary="Tell about one cached content.",
-                dialect=DIALECT,
+                hdrs.METH_GET,
+                _ONE,
+                show_cached_content,
+                "Tell about one cached content.",
                 answer=CachedContentReply,
                 errors=(*READ_ERRORS, 404),
-                error=GoogleErrorReply,
             ),
             Route(
-                method=hdrs.METH_PATCH,
-                path=_ONE,
-                handler=change_cached_content,
-                summary="Change when one expires.",
-                dialect=DIALECT,
+                hdrs.METH_PATCH,
+                _ONE,
+                change_cached_content,
+                "Change when one expires.",
                 body=CacheBody,
                 query=MaskQuery,
                 answer=CachedContentReply,
                 errors=ANSWER_ERRORS,
-                error=GoogleErrorReply,
             ),
             Route(
-                method=hdrs.METH_DELETE,
-                path=_ONE,
-                handler=delete_cached_content,
-                summary="Forget one.",
-                dialect=DIALECT,
+                hdrs.METH_DELETE,
+                _ONE,
+                delete_cached_content,
+                "Forget one.",
                 answer=Nothing,
                 errors=(*READ_ERRORS, 404, 429),
-                error=GoogleErrorReply,
             ),
         ),
     ),
+    error=GoogleErrorReply,
 )

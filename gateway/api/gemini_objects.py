@@ -6,7 +6,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from gateway.api.tool_use import JsonObject
-from gateway.service import Served
+from gateway.served import Served
 from prefixcache.types import Usage
 
 _METHODS = ("generateContent", "streamGenerateContent", "countTokens", "createCachedContent")

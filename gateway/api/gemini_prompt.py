@@ -114,7 +114,7 @@ def _add(messages: list[JsonObject], content: Content, param: str) -> None:
         raise InvalidRequestError(f"{param}.role: {content.role!r} is neither user nor model",
                                   f"{param}.role")  # fmt: skip
     role, n_before = _ROLES[content.role], len(messages)
-    turn: JsonObject | None = None
+    turn = _unfinished(messages) if role == "assistant" else None
     for index, part in enumerate(content.parts or ()):
         if part.function_response is not None:
             _add_response(messages, part)
@@ -126,8 +126,15 @@ def _add(messages: list[JsonObject], content: Content, param: str) -> None:
             turn = {"role": role, "content": []}
             messages.append(turn)
         _add_part(turn, part, f"{param}.parts[{index}]")
-    if len(messages) == n_before:  # an empty turn is one, too
-        messages.append({"role": role, "content": ""})
+    if len(messages) == n_before and turn is None:  # an empty turn is one, too
+        messages.append({"role": role, "content": []})
+
+
+def _unfinished(messages: Sequence[JsonObject]) -> JsonObject | None:
+    """Return the model's turn, if it was the last: chats keep each chunk of a stream as its own."""
+    if not messages or messages[-1]["role"] != "assistant":
+        return None
+    return messages[-1]
 
 
 def _add_part(turn: JsonObject, part: Part, param: str) -> None:

@@ -10,7 +10,7 @@ from gateway.api import anthropic_models_list, gemini, openai
 from gateway.api.gemini_objects import ModelReply, ModelsReply
 from gateway.envelopes import Dialect, dialect_of
 from gateway.error_replies import AnthropicErrorReply, GoogleErrorReply
-from gateway.routes import LOOK_ERRORS, Route
+from gateway.routes import LOOK_ERRORS, Route, in_dialect
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -37,24 +37,23 @@ async def show_model(request: web.Request) -> web.StreamResponse:
     return await _ONES[dialect_of(request)](request)
 
 
-MODEL_ROUTES = (
+MODEL_ROUTES = in_dialect(
+    openai.DIALECT,
     Route(
-        method=hdrs.METH_GET,
-        path="/v1/models",
-        handler=list_models,
-        summary="List the model and its adapters.",
-        dialect=openai.DIALECT,
+        hdrs.METH_GET,
+        "/v1/models",
+        list_models,
+        "List the model and its adapters.",
         answer=openai.ModelList,
         other_answers=(anthropic_models_list.ModelPage, ModelsReply),
         errors=LOOK_ERRORS,
         other_error_replies=_OTHER_ERRORS,
     ),
     Route(
-        method=hdrs.METH_GET,
-        path="/v1/models/{model:.+}",  # hub names have a slash in them
-        handler=show_model,
-        summary="Tell about one model or adapter.",
-        dialect=openai.DIALECT,
+        hdrs.METH_GET,
+        "/v1/models/{model:.+}",  # hub names have a slash in them
+        show_model,
+        "Tell about one model or adapter.",
         answer=openai.ModelCard,
         other_answers=(anthropic_models_list.ModelCard, ModelReply),
         errors=(*LOOK_ERRORS, 404),

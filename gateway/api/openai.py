@@ -22,9 +22,9 @@ from gateway.api.responses_stored import (
     show_response,
 )
 from gateway.api.served_models import named_model, served_for
-from gateway.http import SERVICE, json_response, record_of
-from gateway.routes import ANSWER_ERRORS, COUNT_ERRORS, READ_ERRORS, Route
-from gateway.service import Served
+from gateway.http import SERVICE, record_of, reply
+from gateway.routes import ANSWER_ERRORS, COUNT_ERRORS, READ_ERRORS, Route, in_dialect
+from gateway.served import Served
 
 DIALECT = "openai"
 
@@ -62,12 +62,12 @@ class ModelList(msgspec.Struct, frozen=True, kw_only=True):
 async def list_models(request: web.Request) -> web.Response:
     """Answer with the list of models that the tenant may ask."""
     cards = [ModelCard.of(served) for served in served_for(request)]
-    return json_response(msgspec.json.encode(ModelList(data=cards)))
+    return reply(ModelList(data=cards))
 
 
 async def show_model(request: web.Request) -> web.Response:
     """Answer with one model or adapter, if it is served."""
-    return json_response(msgspec.json.encode(ModelCard.of(named_model(request))))
+    return reply(ModelCard.of(named_model(request)))
 
 
 async def add_openai_headers(request: web.Request, response: web.StreamResponse) -> None:
@@ -79,74 +79,68 @@ async def add_openai_headers(request: web.Request, response: web.StreamResponse)
         response.headers["openai-processing-ms"] = str(round(1000 * seconds))
 
 
-OPENAI_ROUTES = (
+OPENAI_ROUTES = in_dialect(
+    DIALECT,
     Route(
-        method=hdrs.METH_POST,
-        path="/v1/responses",
-        handler=create_response,
-        summary="Answer a conversation with items: what the model says, and which tools it calls.",
-        dialect=DIALECT,
+        hdrs.METH_POST,
+        "/v1/responses",
+        create_response,
+        "Answer a conversation with items: what the model says, and which tools it calls.",
         body=ResponseBody,
         answer=Response,
         streams=True,
         errors=ANSWER_ERRORS,
     ),
     Route(
-        method=hdrs.METH_POST,
-        path="/v1/responses/input_tokens",
-        handler=count_input_tokens,
-        summary="Count the tokens of a response's prompt.",
-        dialect=DIALECT,
+        hdrs.METH_POST,
+        "/v1/responses/input_tokens",
+        count_input_tokens,
+        "Count the tokens of a response's prompt.",
         body=ResponseBody,
         answer=InputTokens,
         errors=COUNT_ERRORS,
     ),
     Route(
-        method=hdrs.METH_GET,
-        path="/v1/responses/{response_id}",
-        handler=show_response,
-        summary="Look up a response that is kept.",
-        dialect=DIALECT,
+        hdrs.METH_GET,
+        "/v1/responses/{response_id}",
+        show_response,
+        "Look up a response that is kept.",
         query=ShowQuery,
         answer=Response,
         errors=(*READ_ERRORS, 400, 404),
     ),
     Route(
-        method=hdrs.METH_DELETE,
-        path="/v1/responses/{response_id}",
-        handler=delete_response,
-        summary="Forget a response that is kept.",
-        dialect=DIALECT,
+        hdrs.METH_DELETE,
+        "/v1/responses/{response_id}",
+        delete_response,
+        "Forget a response that is kept.",
         answer=Deleted,
         errors=(*READ_ERRORS, 404, 429),
     ),
     Route(
-        method=hdrs.METH_GET,
-        path="/v1/responses/{response_id}/input_items",
-        handler=list_input_items,
-        summary="List what the model was given for a response that is kept.",
-        dialect=DIALECT,
+        hdrs.METH_GET,
+        "/v1/responses/{response_id}/input_items",
+        list_input_items,
+        "List what the model was given for a response that is kept.",
         query=PageQuery,
         answer=ItemList,
         errors=(*READ_ERRORS, 400, 404),
     ),
     Route(
-        method=hdrs.METH_POST,
-        path="/v1/chat/completions",
-        handler=create_chat_completion,
-        summary="Answer a conversation with the model's next turn.",
-        dialect=DIALECT,
+        hdrs.METH_POST,
+        "/v1/chat/completions",
+        create_chat_completion,
+        "Answer a conversation with the model's next turn.",
         body=ChatBody,
         answer=ChatReply,
         streams=True,
         errors=ANSWER_ERRORS,
     ),
     Route(
-        method=hdrs.METH_POST,
-        path="/v1/completions",
-        handler=create_completion,
-        summary="Continue one or more plain prompts.",
-        dialect=DIALECT,
+        hdrs.METH_POST,
+        "/v1/completions",
+        create_completion,
+        "Continue one or more plain prompts.",
         body=CompletionBody,
         answer=TextReply,
         streams=True,

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from gateway.api.bodies import decode_body
 from gateway.api.calls import check_count, make_call
 from gateway.api.choice_text import ChoiceText
+from gateway.api.conversations import scope_of
 from gateway.api.exchange import Asked, answer_body
 from gateway.api.named_prompts import prompt_named, refuse_beside_prompt
 from gateway.api.openai_cache import plan_cache
@@ -23,9 +24,9 @@ from gateway.api.openai_shapes import ChatShape
 from gateway.api.openai_tools import tool_fields
 from gateway.api.tool_use import ToolUse, tool_use
 from gateway.errors import InvalidRequestError
-from gateway.own_answers import Scope
 from gateway.published import PublishedPrompt
-from gateway.service import Served, Service
+from gateway.served import Served
+from gateway.service import Service
 from gateway.tenants import Tenant
 
 
@@ -51,7 +52,7 @@ def _asked(service: Service, tenant: Tenant, data: bytes) -> Asked:
         breakpoints_in(body.messages),
         service=service,
         served=served,
-        scope=Scope(tenant=tenant.name, adapter=served.adapter, salt=body.cache_salt),
+        scope=scope_of(tenant, served, body.cache_salt),
         param="messages",
         published=published,
     )

@@ -25,7 +25,8 @@ from gateway.api.openai_replies import Head
 from gateway.api.openai_shapes import Echo, TextShape
 from gateway.config import GatewayConfig
 from gateway.errors import ContextLengthError, InvalidRequestError, UnsupportedFieldError
-from gateway.service import Served, Service
+from gateway.served import Served
+from gateway.service import Service
 from gateway.tenants import Tenant
 
 _DEFAULT_MAX_TOKENS = 16  # as OpenAI's

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gateway.api.calls import Origin, Prompts, prompt_of
+from gateway.api.calls import Prompts
+from gateway.api.conversations import read_conversation
 from gateway.api.named_prompts import system_message
 from gateway.api.openai_cache import MAX_BREAKPOINTS, Lifetime, Marked
 from gateway.api.openai_messages import Place
 from gateway.errors import InvalidRequestError
 from gateway.own_answers import Scope
 from gateway.published import PublishedPrompt
-from gateway.service import Served, Service
+from gateway.served import Served
+from gateway.service import Service
 from prefixcache.errors import TemplateError
 from prefixcache.text import Mark
 
@@ -51,26 +53,24 @@ def read_chat(
         ContextLengthError: it has more characters than the model's context could hold.
         InvalidRequestError: the model's template refuses it, in the template's words.
     """
-    history = service.history(scope)
     latest = list(breakpoints.items())[-MAX_BREAKPOINTS:]  # each costs as much as its prompt
     if published is not None:
         messages = [system_message(published), *messages]
         latest = [((index + 1, part), ttl) for (index, part), ttl in latest]
-    with prompt_of(param, served):
-        try:
-            prompt = served.encoder.marked_chat(
-                messages,
-                [Mark(*place) for place, _ in latest],
-                tools=tools or None,
-                order_tool_keys=service.config.order_tool_keys,
-                max_characters=served.max_characters,
-                history=history,
-            )
-        except TemplateError as error:
-            if error.param == "tools":
-                raise
-            raise InvalidRequestError(f"{param}: {error}", param) from error
-    marked = zip(prompt.fixed_tokens, latest, strict=True)
+    try:
+        read = read_conversation(
+            messages,
+            tools,
+            service=service,
+            served=served,
+            param=param,
+            scope=scope,
+            marks=[Mark(*place) for place, _ in latest],
+        )
+    except TemplateError as error:
+        if error.param == "tools":
+            raise
+        raise InvalidRequestError(f"{param}: {error}", param) from error
+    marked = zip(read.fixed_tokens, latest, strict=True)
     found = tuple(Marked(n_tokens, ttl) for n_tokens, (_, ttl) in marked)
-    origin = None if history is None else Origin(history, prompt.text, prompt.mark)
-    return ReadChat(Prompts(param, [prompt.token_ids], origin), found)
+    return ReadChat(read.prompts, found)

@@ -14,7 +14,8 @@ from gateway.api.openai_calls import ChatDelta, ChatMessage
 from gateway.api.openai_models import GenerationBody, StreamOptions
 from gateway.api.openai_scores import ChatScores, TextScores
 from gateway.http import data_frame
-from gateway.service import Served, Service
+from gateway.served import Served
+from gateway.service import Service
 from prefixcache.types import FinishReason, ModelInfo, Usage
 
 Reason = Literal["stop", "length", "tool_calls"]

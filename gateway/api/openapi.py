@@ -49,10 +49,10 @@ async def show_description(request: web.Request) -> web.Response:
 
 
 DESCRIPTION_ROUTE = Route(
-    method=hdrs.METH_GET,
-    path=OPENAPI_PATH,
-    handler=show_description,
-    summary="Describe this API.",
+    hdrs.METH_GET,
+    OPENAPI_PATH,
+    show_description,
+    "Describe this API.",
     dialect="operations",
     answer=dict[str, object],
 )

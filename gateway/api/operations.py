@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 from aiohttp import hdrs, web
 
-from gateway.http import SERVICE, json_response
+from gateway.http import SERVICE, reply
 from gateway.metrics import CONTENT_TYPE
-from gateway.routes import READ_ERRORS, Route
+from gateway.routes import READ_ERRORS, Route, in_dialect
 from prefixcache import __version__
 
 DIALECT = "operations"
@@ -27,13 +27,13 @@ class Health(Status, frozen=True):
 
 async def show_health(request: web.Request) -> web.Response:
     """Answer 200 and the version: the process lives, whatever the model does."""
-    return json_response(msgspec.json.encode(Health("alive", __version__)))
+    return reply(Health("alive", __version__))
 
 
 async def show_readiness(request: web.Request) -> web.Response:
     """Answer 200 while requests are taken, else the 503 that they would get."""
     request.app[SERVICE].served()
-    return json_response(msgspec.json.encode(Status("ready")))
+    return reply(Status("ready"))
 
 
 async def show_metrics(request: web.Request) -> web.Response:
@@ -42,30 +42,28 @@ async def show_metrics(request: web.Request) -> web.Response:
     return web.Response(body=exposition, headers={hdrs.CONTENT_TYPE: CONTENT_TYPE})
 
 
-OPERATIONS_ROUTES = (
+OPERATIONS_ROUTES = in_dialect(
+    DIALECT,
     Route(
-        method=hdrs.METH_GET,
-        path="/health",
-        handler=show_health,
-        summary="Tell that the process lives.",
-        dialect=DIALECT,
+        hdrs.METH_GET,
+        "/health",
+        show_health,
+        "Tell that the process lives.",
         answer=Health,
         errors=(),
     ),
     Route(
-        method=hdrs.METH_GET,
-        path="/ready",
-        handler=show_readiness,
-        summary="Tell whether requests are taken now.",
-        dialect=DIALECT,
+        hdrs.METH_GET,
+        "/ready",
+        show_readiness,
+        "Tell whether requests are taken now.",
         answer=Status,
         errors=(*READ_ERRORS, 503),
     ),
     Route(
-        method=hdrs.METH_GET,
-        path="/metrics",
-        handler=show_metrics,
-        summary="Give the metrics in Prometheus's text format.",
-        dialect=DIALECT,
+        hdrs.METH_GET,
+        "/metrics",
+        show_metrics,
+        "Give the metrics in Prometheus's text format.",
     ),
 )

@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 from aiohttp import hdrs, web
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import Meta
 
 from gateway.access import check_origin
 from gateway.api.bodies import decode_body
 from gateway.api.exchange import read_work
 from gateway.api.named_prompts import Version, version_of
 from gateway.api.openai_tools import Tool
+from gateway.api.prompt_cards import PromptCard, cards_of
 from gateway.api.queries import decode_query
 from gateway.errors import AccessRefusedError, InvalidRequestError
-from gateway.http import SERVICE, json_response, record_of
-from gateway.prompts import Entry
+from gateway.http import SERVICE, record_of, reply
 from gateway.published import JsonObject, PromptDraft
-from gateway.routes import BODY_ERRORS, READ_ERRORS, Route
+from gateway.publisher import Entry
+from gateway.routes import BODY_ERRORS, READ_ERRORS, Route, in_dialect
 from gateway.service import Service
 from gateway.tenants import Tenant
 
 DIALECT = "prompts"
 
 Name = Annotated[str, Meta(max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*(?![\s\S])")]
-Status = Literal["ready", "reading", "failed"]
 _LONGEST_SECONDS = 10 * 366 * 86_400.0
 
 
@@ -41,25 +40,6 @@ class PublishBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     model: str | None = None  # for an adapter: its name
     ttl_seconds: Annotated[float, Meta(gt=0, le=_LONGEST_SECONDS)] | None = None  # no end
     pin: bool | None = None  # true
-
-
-class PromptCard(msgspec.Struct, frozen=True, kw_only=True):
-    """A published prompt. What is only for its operator is left out for tenants."""
-
-    object: str = "prompt"
-    name: str
-    version: int
-    status: Status
-    n_tokens: int | None  # that its conversations share; null: not known yet
-    cached_tokens: int  # of these, now, in whole blocks
-    model: str
-    created: int
-    expires: int | None
-    pin: bool
-    tenants: tuple[str, ...] | UnsetType | None = UNSET  # null: all
-    trouble: str | UnsetType = UNSET
-    system: str | UnsetType = UNSET
-    tools: tuple[JsonObject, ...] | UnsetType = UNSET
 
 
 class PromptList(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,31 +72,27 @@ async def publish_prompt(request: web.Request) -> web.Response:
     service = request.app[SERVICE]
     draft = await read_work(request, _draft)
     entry = await service.prompts.publish(draft)
-    cached_tokens = 0 if entry.state is None else entry.state.cached_tokens
-    card = _card(service, entry, cached_tokens, for_admin=True, with_text=False)
-    return json_response(msgspec.json.encode(card))
+    state = entry.state
+    cached = {} if state is None else {state.prompt_id: state.cached_tokens}
+    (card,) = cards_of(service, [entry], cached, for_admin=True)
+    return reply(card)
 
 
 async def list_prompts(request: web.Request) -> web.Response:
     """Answer with the prompts that the tenant may use; the operator sees all."""
-    service, with_text = request.app[SERVICE], _wants_text(request)
-    entries = service.prompts.entries(tenant=_asker(request))
-    cards = await _cards(request, service, entries, with_text=with_text)
-    return json_response(msgspec.json.encode(PromptList(data=cards)))
+    with_text = _wants_text(request)
+    entries = request.app[SERVICE].prompts.entries(tenant=_asker(request))
+    cards = await _cards(request, entries, with_text=with_text)
+    return reply(PromptList(data=cards))
 
 
 async def show_prompt(request: web.Request) -> web.Response:
     """Answer with the current version of a prompt, or the version that is named if it is that."""
-    service, with_text = request.app[SERVICE], _wants_text(request)
+    with_text = _wants_text(request)
     name, version = _named(request)
-    entry = service.prompts.entry(name, version, tenant=_asker(request))
-    (card,) = await _cards(request, service, [entry], with_text=with_text)
-    return json_response(msgspec.json.encode(card))
-
-
-async def show_prompt_version(request: web.Request) -> web.Response:
-    """As `show_prompt`."""
-    return await show_prompt(request)
+    entry = request.app[SERVICE].prompts.entry(name, version, tenant=_asker(request))
+    (card,) = await _cards(request, [entry], with_text=with_text)
+    return reply(card)
 
 
 async def retire_prompt(request: web.Request) -> web.Response:
@@ -125,12 +101,7 @@ async def retire_prompt(request: web.Request) -> web.Response:
     name, version = _named(request)
     retired = await request.app[SERVICE].prompts.remove(name, version)
     versions = tuple(prompt.version for prompt in retired)
-    return json_response(msgspec.json.encode(PromptsRetired(name=name, versions=versions)))
-
-
-async def retire_prompt_version(request: web.Request) -> web.Response:
-    """As `retire_prompt`."""
-    return await retire_prompt(request)
+    return reply(PromptsRetired(name=name, versions=versions))
 
 
 def require_admin(request: web.Request) -> None:
@@ -190,89 +161,59 @@ def _wants_text(request: web.Request) -> bool:
 
 
 async def _cards(
-    request: web.Request, service: Service, entries: list[Entry], *, with_text: bool
+    request: web.Request, entries: list[Entry], *, with_text: bool
 ) -> list[PromptCard]:
-    cached: Mapping[str, int] = await service.prompts.cached_tokens() if entries else {}
-    for_admin = record_of(request).is_admin
-    return [
-        _card(service, entry, _cached(entry, cached), for_admin=for_admin, with_text=with_text)
-        for entry in entries
-    ]
-
-
-def _cached(entry: Entry, cached: Mapping[str, int]) -> int:
-    return 0 if entry.publication is None else cached.get(entry.publication.prompt_id, 0)
-
-
-def _card(
-    service: Service, entry: Entry, cached_tokens: int, *, for_admin: bool, with_text: bool
-) -> PromptCard:
-    prompt, state = entry.prompt, entry.state
-    waits: Status = "failed" if entry.trouble else "reading"
-    return PromptCard(
-        name=prompt.name,
-        version=prompt.version,
-        status="ready" if state is not None else waits,
-        n_tokens=None if state is None else state.n_tokens,
-        cached_tokens=cached_tokens,
-        model=prompt.adapter or service.served().names[0],
-        created=int(prompt.created),
-        expires=None if prompt.expires is None else int(prompt.expires),
-        pin=prompt.pin,
-        tenants=prompt.tenants if for_admin else UNSET,
-        trouble=entry.trouble if for_admin and entry.trouble else UNSET,
-        system=prompt.system if with_text else UNSET,
-        tools=prompt.tools if with_text else UNSET,
-    )
+    service, is_admin = request.app[SERVICE], record_of(request).is_admin
+    cached = await service.prompts.cached_tokens() if entries else {}
+    return cards_of(service, entries, cached, for_admin=is_admin, with_text=with_text)
 
 
 _ONE, _VERSION = "/v1/prompts/{name}", "/v1/prompts/{name}/{version}"
 _FOUND_ERRORS = (*READ_ERRORS, 400, 404, 503)
 
-PROMPT_ROUTES = (  # the handlers tell the operator from tenants
+PROMPT_ROUTES = in_dialect(  # the handlers tell the operator from tenants
+    DIALECT,
     Route(
-        method=hdrs.METH_POST,
-        path="/v1/prompts",
-        handler=publish_prompt,
-        summary="Publish a prompt that chosen tenants share.",
-        dialect=DIALECT,
+        hdrs.METH_POST,
+        "/v1/prompts",
+        publish_prompt,
+        "Publish a prompt that chosen tenants share.",
         body=PublishBody,
         answer=PromptCard,
         errors=(*BODY_ERRORS, 404, 409, 503),
     ),
     Route(
-        method=hdrs.METH_GET,
-        path="/v1/prompts",
-        handler=list_prompts,
-        summary="List the published prompts that may be used.",
-        dialect=DIALECT,
+        hdrs.METH_GET,
+        "/v1/prompts",
+        list_prompts,
+        "List the published prompts that may be used.",
         query=TextQuery,
         answer=PromptList,
         errors=(*READ_ERRORS, 400, 503),
     ),
     *(
         Route(
-            method=hdrs.METH_GET,
-            path=path,
-            handler=handler,
-            summary="Show a published prompt.",
-            dialect=DIALECT,
+            hdrs.METH_GET,
+            path,
+            show_prompt,
+            "Show a published prompt.",
             query=TextQuery,
             answer=PromptCard,
             errors=_FOUND_ERRORS,
+            operation=operation,
         )
-        for path, handler in ((_ONE, show_prompt), (_VERSION, show_prompt_version))
+        for path, operation in ((_ONE, "show_prompt"), (_VERSION, "show_prompt_version"))
     ),
     *(
         Route(
-            method=hdrs.METH_DELETE,
-            path=path,
-            handler=handler,
-            summary="Retire a published prompt at once.",
-            dialect=DIALECT,
+            hdrs.METH_DELETE,
+            path,
+            retire_prompt,
+            "Retire a published prompt at once.",
             answer=PromptsRetired,
             errors=_FOUND_ERRORS,
+            operation=operation,
         )
-        for path, handler in ((_ONE, retire_prompt), (_VERSION, retire_prompt_version))
+        for path, operation in ((_ONE, "retire_prompt"), (_VERSION, "retire_prompt_version"))
     ),
 )

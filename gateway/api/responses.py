@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from gateway.api.bodies import decode_body
 from gateway.api.calls import check_count, make_call
 from gateway.api.choice_text import ChoiceText
+from gateway.api.conversations import scope_of
 from gateway.api.exchange import Asked, answer_body
 from gateway.api.named_prompts import (
     NamedPrompt,
@@ -40,9 +41,9 @@ from gateway.api.responses_tools import flat_tools, response_tools, shown_tools
 from gateway.api.tool_use import ToolUse, tool_use
 from gateway.api.wishes import Bound, Wishes
 from gateway.errors import InvalidRequestError, UnsupportedFieldError
-from gateway.own_answers import Scope
 from gateway.published import PublishedPrompt
-from gateway.service import Served, Service
+from gateway.served import Served
+from gateway.service import Service
 from gateway.tenants import Tenant
 
 KEPT_RESPONSES: web.AppKey[KeptResponses] = web.AppKey("kept_responses", KeptResponses)
@@ -196,7 +197,7 @@ def _prompt(
         read.breakpoints,
         service=service,
         served=served,
-        scope=Scope(tenant=tenant.name, adapter=served.adapter, salt=body.cache_salt),
+        scope=scope_of(tenant, served, body.cache_salt),
         param="input",
         published=published,
     )

@@ -15,7 +15,7 @@ from gateway.api.responses_kept import KeptResponse
 from gateway.api.responses_models import InputItem
 from gateway.api.responses_replies import Deleted, InputTokens, ItemList
 from gateway.errors import InvalidRequestError, UnsupportedFieldError
-from gateway.http import SERVICE, json_response, read_body, record_of
+from gateway.http import SERVICE, json_response, read_body, record_of, reply
 
 
 class ShowQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,14 +43,14 @@ async def delete_response(request: web.Request) -> web.Response:
     """Forget a kept response; what went on from it stays whole."""
     response_id = request.match_info["response_id"]
     request.app[KEPT_RESPONSES].forget(record_of(request).tenant.name, response_id)
-    return json_response(msgspec.json.encode(Deleted(id=response_id)))
+    return reply(Deleted(id=response_id))
 
 
 async def list_input_items(request: web.Request) -> web.Response:
     """Answer with a page of what the model was given, earlier turns included."""
     page = decode_query(request, PageQuery)
     items = list(_kept(request).context)
-    return json_response(msgspec.json.encode(_page(items, page)))
+    return reply(_page(items, page))
 
 
 async def count_input_tokens(request: web.Request) -> web.Response:
@@ -62,7 +62,7 @@ async def count_input_tokens(request: web.Request) -> web.Response:
     read = partial(read_response_body, request.app[KEPT_RESPONSES], service, tenant, data)
     found = await service.encode(read)
     counted = InputTokens(input_tokens=found.prompt.n_tokens)
-    return json_response(msgspec.json.encode(counted))
+    return reply(counted)
 
 
 def _kept(request: web.Request) -> KeptResponse:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from aiohttp import web
 
 from gateway.http import SERVICE, record_of
-from gateway.service import Served
+from gateway.served import Served
 
 
 def served_for(request: web.Request) -> list[Served]:

@@ -14,8 +14,8 @@ from gateway.api.bodies import decode_body
 from gateway.api.named_prompts import Version
 from gateway.api.queries import decode_query
 from gateway.errors import ChangeRefusedError, InvalidRequestError, UnknownTenantError
-from gateway.http import SERVICE, json_response, read_body
-from gateway.routes import BODY_ERRORS, READ_ERRORS, Route
+from gateway.http import SERVICE, read_body, reply
+from gateway.routes import BODY_ERRORS, READ_ERRORS, Route, in_dialect
 from gateway.service import Service
 from prefixcache.control import Inspection, Invalidation, InvalidationKind
 from prefixcache.types import EngineStats, ModelInfo
@@ -82,7 +82,7 @@ async def show_stats(request: web.Request) -> web.Response:
         queue={name: n_waiting for name, n_waiting in waiting.items() if n_waiting},
         engine=service.stats(),
     )
-    return json_response(msgspec.json.encode(stats))
+    return reply(stats)
 
 
 async def show_tree(request: web.Request) -> web.Response:
@@ -90,7 +90,7 @@ async def show_tree(request: web.Request) -> web.Response:
     query = decode_query(request, TreeQuery)
     control = request.app[SERVICE].control()
     found = await control.inspect(max_nodes=query.max_nodes, tenant=query.tenant)
-    return json_response(msgspec.json.encode(found))
+    return reply(found)
 
 
 async def invalidate(request: web.Request) -> web.Response:
@@ -109,7 +109,7 @@ async def invalidate(request: web.Request) -> web.Response:
         engine_name = None if body.kind in ("everything", "model") else name
         await service.control().invalidate(Invalidation(kind=kind, name=engine_name))
         done = Invalidated(kind=body.kind, name=name)
-    return json_response(msgspec.json.encode(done))
+    return reply(done)
 
 
 async def load_adapter(request: web.Request) -> web.Response:
@@ -122,7 +122,7 @@ async def load_adapter(request: web.Request) -> web.Response:
     folder = _allowed_folder(body.folder, service.config.adapter_folders)
     info = await backend.load_adapter(body.name, str(folder))
     service.use_info(info)
-    return json_response(msgspec.json.encode(info))
+    return reply(info)
 
 
 async def unload_adapter(request: web.Request) -> web.Response:
@@ -130,7 +130,7 @@ async def unload_adapter(request: web.Request) -> web.Response:
     service = request.app[SERVICE]
     info = await service.reloadable().unload_adapter(request.match_info["name"])
     service.use_info(info)
-    return json_response(msgspec.json.encode(info))
+    return reply(info)
 
 
 async def reload_model(request: web.Request) -> web.Response:
@@ -140,7 +140,7 @@ async def reload_model(request: web.Request) -> web.Response:
     body = decode_body(_RELOAD, data, turn=service.decoding)
     info = await service.reloadable().reload(drains=body.drains)
     service.use_info(info)
-    return json_response(msgspec.json.encode(info))
+    return reply(info)
 
 
 def _check_fields(body: InvalidateBody) -> None:
@@ -193,61 +193,56 @@ _ADAPTER = msgspec.json.Decoder(AdapterBody)
 _RELOAD = msgspec.json.Decoder(ReloadBody)
 _CHANGE_ERRORS = (*BODY_ERRORS, 404, 501, 503)
 
-STEERING_ROUTES = (
+STEERING_ROUTES = in_dialect(
+    DIALECT,
     Route(
-        method=hdrs.METH_GET,
-        path="/admin/stats",
-        handler=show_stats,
-        summary="Show the engine's counters, its pool, its queue and why prompts missed.",
-        dialect=DIALECT,
+        hdrs.METH_GET,
+        "/admin/stats",
+        show_stats,
+        "Show the engine's counters, its pool, its queue and why prompts missed.",
         answer=ServerStats,
         errors=(*READ_ERRORS, 503),
     ),
     Route(
-        method=hdrs.METH_GET,
-        path="/admin/tree",
-        handler=show_tree,
-        summary="Show the trees of cached prefixes, without their tokens.",
-        dialect=DIALECT,
+        hdrs.METH_GET,
+        "/admin/tree",
+        show_tree,
+        "Show the trees of cached prefixes, without their tokens.",
         query=TreeQuery,
         answer=Inspection,
         errors=(*READ_ERRORS, 400, 501, 503),
     ),
     Route(
-        method=hdrs.METH_POST,
-        path="/admin/invalidate",
-        handler=invalidate,
-        summary="Make cached prefixes unmatchable at once.",
-        dialect=DIALECT,
+        hdrs.METH_POST,
+        "/admin/invalidate",
+        invalidate,
+        "Make cached prefixes unmatchable at once.",
         body=InvalidateBody,
         answer=Invalidated,
         errors=_CHANGE_ERRORS,
     ),
     Route(
-        method=hdrs.METH_POST,
-        path="/admin/adapters",
-        handler=load_adapter,
-        summary="Load an adapter, or load it again.",
-        dialect=DIALECT,
+        hdrs.METH_POST,
+        "/admin/adapters",
+        load_adapter,
+        "Load an adapter, or load it again.",
         body=AdapterBody,
         answer=ModelInfo,
         errors=_CHANGE_ERRORS,
     ),
     Route(
-        method=hdrs.METH_DELETE,
-        path="/admin/adapters/{name}",
-        handler=unload_adapter,
-        summary="Take an adapter away.",
-        dialect=DIALECT,
+        hdrs.METH_DELETE,
+        "/admin/adapters/{name}",
+        unload_adapter,
+        "Take an adapter away.",
         answer=ModelInfo,
         errors=(*READ_ERRORS, 400, 501, 503),
     ),
     Route(
-        method=hdrs.METH_POST,
-        path="/admin/reload-model",
-        handler=reload_model,
-        summary="Read the model's weights again.",
-        dialect=DIALECT,
+        hdrs.METH_POST,
+        "/admin/reload-model",
+        reload_model,
+        "Read the model's weights again.",
         body=ReloadBody,
         answer=ModelInfo,
         errors=_CHANGE_ERRORS,

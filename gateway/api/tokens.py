@@ -17,8 +17,9 @@ from gateway.api.openai_options import refuse_unbuilt
 from gateway.api.tool_use import JsonObject
 from gateway.errors import InvalidRequestError
 from gateway.http import json_response
-from gateway.routes import COUNT_ERRORS, Route
-from gateway.service import Served, Service
+from gateway.routes import COUNT_ERRORS, Route, in_dialect
+from gateway.served import Served
+from gateway.service import Service
 from gateway.tenants import Tenant
 
 DIALECT = "vllm"
@@ -137,23 +138,22 @@ def _served(service: Service, tenant: Tenant, model: str | None) -> Served:
     return service.served_as(served.name if model is None else model, tenant)
 
 
-TOKEN_ROUTES = (
+TOKEN_ROUTES = in_dialect(
+    DIALECT,
     Route(
-        method=hdrs.METH_POST,
-        path="/tokenize",
-        handler=tokenize,
-        summary="Give the tokens of a text or a conversation.",
-        dialect=DIALECT,
+        hdrs.METH_POST,
+        "/tokenize",
+        tokenize,
+        "Give the tokens of a text or a conversation.",
         body=TokenizeBody,
         answer=TokenizeReply,
         errors=COUNT_ERRORS,
     ),
     Route(
-        method=hdrs.METH_POST,
-        path="/detokenize",
-        handler=detokenize,
-        summary="Give the text of some tokens.",
-        dialect=DIALECT,
+        hdrs.METH_POST,
+        "/detokenize",
+        detokenize,
+        "Give the text of some tokens.",
         body=DetokenizeBody,
         answer=DetokenizeReply,
         errors=COUNT_ERRORS,

@@ -8,7 +8,7 @@ from typing import Literal
 
 from gateway.api.wishes import Bound
 from gateway.errors import InvalidRequestError
-from gateway.service import Served
+from gateway.served import Served
 from prefixcache.text.tools import ToolFormat, fallback_format, forced_calls
 from prefixcache.types import Grammar, GrammarKind
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from gateway.errors import InvalidRequestError
-from gateway.service import Served
+from gateway.served import Served
 from prefixcache.types import Grammar, Retain, SamplingParams
 
 _DEFAULT_TEMPERATURE = 1.0

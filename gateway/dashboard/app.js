@@ -35,14 +35,14 @@ async function refresh() {
 }
 
 function render() {
-  const { engine, index, model, is_ready } = latest;
+  const { engine, index, prompts, model, is_ready } = latest;
   pill(is_ready ? "ready" : "not ready", is_ready ? "good" : "bad");
   at("model").textContent = model ?? "";
   cards(engine, index, latest.trends);
   overTime(latest.trends);
   icicle.show(index);
   misses(engine.misses);
-  publications(index);
+  published(prompts);
   tenants(index);
 }
 
@@ -141,11 +141,13 @@ function misses(reasons) {
   at("misses").replaceChildren(...(bars.length ? bars : [element("li", { class: "quiet" }, "None did.")]));
 }
 
-function publications(index) {
-  const rows = (index?.publications ?? []).map((each) => [
-    each.prompt_id, count(each.n_tokens), percent(each.cached_tokens, each.n_tokens),
+function published(prompts) {
+  const rows = prompts.map((each) => [
+    each.name, String(each.version), each.tenants ? each.tenants.join(", ") : "all", each.status,
+    each.n_tokens === null ? "–" : count(each.n_tokens),
+    each.n_tokens === null ? "–" : percent(each.cached_tokens, each.n_tokens),
   ]);
-  table(at("published"), ["Prompt", "Tokens", "Cached"], rows, "None are published.");
+  table(at("published"), ["Prompt", "Version", "For", "State", "Tokens", "Cached"], rows, "None are published.");
 }
 
 function tenants(index) {

@@ -199,7 +199,7 @@ async def test_a_tenant_keeps_a_bounded_number(chat: Gateway) -> None:
 
 def cached(cached_id: str, expires: float) -> CachedContent:
     return CachedContent(
-        id=cached_id, model=MODEL, display_name=None, fields=PromptFields(), n_tokens=1,
+        id=cached_id, model=MODEL, display_name=None, fields=PromptFields(), token_ids=bytes(4),
         created=0.0, updated=0.0, expires=expires,
     )  # fmt: skip
 

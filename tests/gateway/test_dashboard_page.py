@@ -12,10 +12,13 @@ from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.wait import WebDriverWait
 
+from gateway.backends.echo import EchoBackend
 from tests.support.bodies import TEXT
 from tests.support.browser import browser, look
 from tests.support.gateways import MODEL, echo_backend
+from tests.support.prompts import SYSTEM, asked, cached, publish
 from tests.support.tenancy import ACME, ADMIN, BETA, Keyed, bearer, keyed_gateway
+from tests.support.tokenizers import write_chat_tokenizer
 
 PATIENCE_SECONDS = 30
 PHONE, DESK = (390, 844), (1280, 900)
@@ -76,6 +79,20 @@ def see_all(keyed: Keyed) -> None:
         assert [line["message"] for line in log["value"]] == []
 
 
+def see_published(keyed: Keyed) -> None:
+    """Read the panel of published prompts, where there is little room and much."""
+    with browser() as page:
+        for width, height in (PHONE, DESK):
+            look(page, width, height, "light")
+            open_page(page, keyed)
+            needed, available, _ = sizes(page)
+            assert needed <= available == width
+        heads, row = text_of(page, "#published").splitlines()
+        assert heads.split() == ["Prompt", "Version", "For", "State", "Tokens", "Cached"]
+        assert row.split()[:4] == ["kind", "2", "acme", "ready"]
+        assert row.split()[4:] == ["167", "95.8", "%"]
+
+
 def walk_the_tree(keyed: Keyed) -> None:
     """Go through the tree with the keyboard alone, zoom, and colour it by tenant."""
     with browser() as page:
@@ -100,6 +117,16 @@ def walk_the_tree(keyed: Keyed) -> None:
 async def test_the_page_shows_the_server(keyed: Keyed) -> None:
     """Wide and narrow, light and dark, it fits, shows real data and loads nothing else."""
     await asyncio.to_thread(see_all, keyed)
+
+
+async def test_published_prompts_are_shown_by_name(tmp_path: Path) -> None:
+    """With their version, who may use them, and how much of them is cached."""
+    write_chat_tokenizer(tmp_path)
+    async with keyed_gateway(EchoBackend(tmp_path)) as keyed:
+        for system in (SYSTEM, f"{SYSTEM} And brief."):
+            await publish(keyed, system=system, tenants=["acme"])
+        await cached(keyed, ACME, asked())
+        await asyncio.to_thread(see_published, keyed)
 
 
 async def test_the_tree_works_without_a_pointer(keyed: Keyed) -> None:

@@ -178,6 +178,16 @@ async def test_the_prompt_is_that_of_openais_form(chat: Gateway) -> None:
     assert choices[0]["message"]["content"] == mine
 
 
+async def test_what_a_stream_was_kept_as_is_one_turn(chat: Gateway) -> None:
+    """Google's chats keep each chunk as a content of its own; the model said them in one turn."""
+    pieces = [turn(text, "model") for text in ("", "three", " four")]
+    parts = {"role": "model", "parts": [{"text": "three"}, {"text": " four"}]}
+    ask = turn("one two")
+    one = await shown(chat, contents=[ask, parts, ask])
+    assert await shown(chat, contents=[ask, *pieces, ask]) == one
+    assert await shown(chat, contents=[ask, *pieces]) == await shown(chat, contents=[ask, parts])
+
+
 async def test_snake_case_is_read_as_camel_case(chat: Gateway) -> None:
     """Both spellings are the same request, and what is the client's own keeps its keys."""
     camel = {

@@ -231,6 +231,29 @@ async def test_tool_calls_come_back_in_their_tokens(tmp_path: Path) -> None:
     assert second[: len(first) + len(letters)] == first + letters
 
 
+async def test_a_cached_content_stays_in_its_own_tokens(tmp_path: Path) -> None:
+    """What was read in is found by all that builds on it, whatever is known of answers in it."""
+    answer = spelled(tmp_path)
+    backend = SayingBackend(tmp_path, *[answer] * 4)
+    said = [turn("one two"), turn(" hello world", "model")]
+    path = f"/v1beta/models/{MODEL}:generateContent"
+    async with running_gateway(backend) as gateway:
+        await gateway.post(path, {"contents": said[:1]})
+        _, made = await gateway.post("/v1beta/cachedContents", {"model": MODEL, "contents": said})
+        body: dict[str, Any] = {"contents": [turn("three")], "cachedContent": made["name"]}
+        await gateway.post(path, body)
+        more = [turn("three"), turn(" hello world", "model"), turn("four")]
+        await gateway.post(path, body | {"contents": more})
+    kept, third, fourth = (backend.prompt(n) for n in (1, 2, 3))
+    assert third[: len(kept)] == kept
+    assert fourth[: len(third) + len(answer)] == third + answer
+
+
+def turn(text: str, role: str = "user") -> dict[str, Any]:
+    """Return one of Gemini's turns."""
+    return {"role": role, "parts": [{"text": text}]}
+
+
 def test_tenants_and_scopes_know_their_own_alone() -> None:
     """The same text of another tenant, adapter or salt is unknown, however they are spelled."""
     answers = OwnAnswers(
