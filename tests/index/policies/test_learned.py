@@ -87,7 +87,7 @@ def test_what_was_counted_long_ago_gives_way_to_what_is_counted_now() -> None:
 
 def questions(n_pairs: int) -> list[TraceRequest]:
     """A long prompt with questions that are each asked twice, and prompts of one block between."""
-    made = []
+    made: list[TraceRequest] = []
     for n in range(n_pairs):
         question = n // 2 if n % 2 == 0 else n // 2 - 20  # again 41 pairs later
         long = (*range(5), 1000 + question)
