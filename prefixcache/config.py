@@ -14,6 +14,7 @@ AdmissionOrderName = Literal["cache-aware", "fcfs"]
 DType = Literal["auto", "float32", "bfloat16", "float16"]
 WeightsName = Literal["auto", "float32", "16bit", "int8"]
 SpeculationName = Literal["auto", "off"]
+LoadingName = Literal["auto", "always", "never"]
 
 DEFAULT_IDLE_TTL_SECONDS = 3600.0
 MAX_ADAPTER_NAME = 128  # characters
@@ -30,6 +31,11 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     device: str = "auto"  # auto: cuda where there is one, else cpu
     threads: int | None = None  # torch's CPU threads; None: torch decides
     kv_memory_bytes: int | None = None  # None: a share of what is free at start
+    host_memory_bytes: int = 0  # for what leaves the device; 0: it is forgotten
+    disk: str | None = None  # a folder where KV outlives the process; None: none
+    disk_bytes: int = 10 * 2**30  # of that folder
+    remote: str | None = None  # URL of a server that keeps KV; None: none
+    tier_loading: LoadingName = "auto"  # auto: where that is faster than computing, as measured
     block_size_tokens: int = 16
     max_model_tokens: int | None = None  # None: what the model was made for
     max_running_requests: int = 16
@@ -62,6 +68,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             "max_grammars",
             "max_grammars_bytes",
             "max_draft_tokens",
+            "disk_bytes",
         ):
             if getattr(self, setting) < 1:
                 raise ConfigError(setting, getattr(self, setting), "must be at least 1")
@@ -73,7 +80,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             value = getattr(self, setting)
             if value is not None and not value > 0:
                 raise ConfigError(setting, value, "must be above 0")
-        for setting in ("growth_blocks", "max_overtakes"):
+        for setting in ("growth_blocks", "max_overtakes", "host_memory_bytes"):
             if getattr(self, setting) < 0:
                 raise ConfigError(setting, getattr(self, setting), "must be at least 0")
         if self.max_model_tokens == 1:
@@ -84,6 +91,12 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         self._require_choice("admission_order", get_args(AdmissionOrderName))
         self._require_choice("weights", get_args(WeightsName))
         self._require_choice("speculation", get_args(SpeculationName))
+        self._require_choice("tier_loading", get_args(LoadingName))
+
+    @property
+    def has_lasting_tiers(self) -> bool:
+        """Whether KV is kept where it outlives the process."""
+        return self.prefix_cache and (self.disk is not None or self.remote is not None)
 
     def _require_choice(self, setting: str, choices: tuple[str, ...]) -> None:
         if getattr(self, setting) not in choices:

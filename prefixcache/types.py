@@ -193,6 +193,22 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
 Event = Started | PromptScores | Delta | Finished | Failed
 
 
+class TierStats(msgspec.Struct, frozen=True, kw_only=True):
+    """One tier below the device: counters since the engine started and gauges of now."""
+
+    size_bytes: int | None = None  # None: not known here
+    used_bytes: int | None = None
+    is_out: bool = False  # it has failed, and is left alone for some time
+    hit_requests: int = 0  # that something was loaded for
+    hit_tokens: int = 0
+    read_bytes: int = 0
+    written_bytes: int = 0
+    waiting_bytes: int = 0  # to be written
+    dropped_bytes: int = 0  # not written: no room, or it was out
+    refused_blocks: int = 0  # read, and not what was asked for
+    failures: int = 0  # calls that failed
+
+
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     """Counters since the engine started (never falling) and gauges of now."""
 
@@ -209,6 +225,8 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     drafted_tokens_total: int = 0  # guessed and fed beside the last token
     accepted_tokens_total: int = 0  # of those, what proved right: steps that were saved
     waiting_tokens: int = 0  # of those who wait
+    longest_free_run: int = 0  # consecutive free blocks of the pool
+    tiers: dict[str, TierStats] = {}  # by name
     misses: dict[str, int] = {}  # requests that did not find all of their prompt, by reason
 
 

@@ -15,6 +15,7 @@ from prefixcache.engine.scheduler import Scheduler
 from prefixcache.engine.scoring import token_scores
 from prefixcache.engine.sequence import Sequence
 from prefixcache.engine.shares import Share
+from prefixcache.engine.tiers import Tiers
 from prefixcache.index import Lease, PrefixCache
 from prefixcache.types import (
     Delta,
@@ -51,9 +52,15 @@ class Answers:
     """Gives every sequence that is up to date its next token, and ends those that are through."""
 
     def __init__(
-        self, cache: PrefixCache, scheduler: Scheduler, info: ModelInfo, counters: Counters
+        self,
+        cache: PrefixCache,
+        scheduler: Scheduler,
+        tiers: Tiers,
+        info: ModelInfo,
+        counters: Counters,
     ) -> None:
         self._cache = cache
+        self._tiers = tiers
         self._scheduler = scheduler
         self._info = info
         self._counters = counters
@@ -191,6 +198,7 @@ class Answers:
         if sequence.n_computed > sequence.n_admitted:
             return
         self._cache.commit(sequence.lease, sequence.packed(sequence.n_computed))
+        self._tiers.keep(sequence, sequence.lease)
         if not sequence.has_stored_prompt:
             self._note_stored(sequence, sequence.lease)
 

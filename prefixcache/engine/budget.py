@@ -5,6 +5,7 @@ from __future__ import annotations
 from prefixcache.engine.costs import StepCosts
 
 MIN_TOKENS = 32
+_NEWEST = 0.25  # the weight of the newest step in the speed
 
 
 class StepBudget:
@@ -19,6 +20,7 @@ class StepBudget:
         self.max_tokens = max_tokens
         self.costs = StepCosts()
         self.tokens = min(first_tokens, max_tokens)  # prompt tokens to aim at; decodes are extra
+        self.tokens_per_second: float | None = None  # of prompts; None: none was read yet
 
     def room(self, n_decodes: int) -> int:
         """Return the most prompt tokens of a step that has so many decodes: never exceeded."""
@@ -29,5 +31,8 @@ class StepBudget:
         self.costs.record(n_tokens, seconds)
         if n_tokens < MIN_TOKENS or seconds <= 0:
             return
-        fitting = n_tokens / seconds * self._step_seconds
+        speed = n_tokens / seconds
+        mean = speed if self.tokens_per_second is None else self.tokens_per_second
+        self.tokens_per_second = mean + _NEWEST * (speed - mean)
+        fitting = speed * self._step_seconds
         self.tokens = int(min(max((self.tokens + fitting) / 2, MIN_TOKENS), self.max_tokens))

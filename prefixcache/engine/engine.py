@@ -29,11 +29,14 @@ from prefixcache.engine.served import Served
 from prefixcache.engine.shares import Share
 from prefixcache.engine.speculation import Speculation
 from prefixcache.engine.stalls import StallNotice
+from prefixcache.engine.statistics import engine_stats
 from prefixcache.engine.swapping import Swapping
+from prefixcache.engine.tiers import open_host, open_lasting, open_tiers
 from prefixcache.engine.window_room import WindowRoom
 from prefixcache.errors import ConfigError, EngineError, RequestTooLargeError
 from prefixcache.index import BlockCopy
 from prefixcache.text import Tokenizer
+from prefixcache.tiers import BlockTier
 from prefixcache.types import (
     EngineStats,
     Event,
@@ -67,12 +70,14 @@ class Engine:
         *,
         clock: Callable[[], float] = time.perf_counter,  # seconds, never falling
         load_again: LoadAgain | None = None,  # for `reload`
+        lasting: Mapping[str, BlockTier] | None = None,  # None: as `config` says
     ) -> None:
         self._store = loaded.store
         self._tokenizer = loaded.tokenizer
         groups = IndexGroups.of(loaded.store)
         self._whole_group = groups.whole
-        self.cache = groups.new_cache(config, self._copy_block, clock)
+        host = open_host(config, loaded.store, groups)
+        self.cache = groups.new_cache(config, self._copy_block, clock, host)
         device = loaded.model.device.type
         budget = StepBudget(
             step_seconds=config.step_seconds,
@@ -83,7 +88,18 @@ class Engine:
             self.cache, groups, self._store, most_running=config.max_running_requests
         )
         self._served = Served(loaded, config, self.cache, load_again)
-        self._scheduler = Scheduler(self.cache, config, budget, windows)
+        self._tiers = open_tiers(
+            config,
+            self.cache,
+            loaded.store,
+            groups,
+            self._served,
+            budget,
+            host,
+            open_lasting(config) if lasting is None else lasting,
+            clock,
+        )
+        self._scheduler = Scheduler(self.cache, config, budget, windows, self._tiers)
         self._config = config
         self._clock = clock
         grammars = None if self._tokenizer is None else ModelGrammars(self._tokenizer, self.info)
@@ -108,7 +124,7 @@ class Engine:
             self._counters,
             vocab_size=self.info.vocab_size,
         )
-        self._answers = Answers(self.cache, self._scheduler, self.info, self._counters)
+        self._answers = Answers(self.cache, self._scheduler, self._tiers, self.info, self._counters)
         self._swapping = Swapping(self._served, self._scheduler, self._runner, self._answers)
         self._deadlines = Deadlines(clock, max_queue_seconds=config.max_queue_seconds)
         self._cancels = Cancels(self._cancel)
@@ -292,7 +308,10 @@ class Engine:
             self._swapping.finish()
             self._take_compiled()
             self._publishing.tend()
+            self._tiers.begin_step()
             shares = self._schedule()
+            if not shares and self._tiers.ahead.is_busy and not self._answers.has_news:
+                self._tiers.pause(_LONGEST_PAUSE_SECONDS)  # nothing else is to be done
             if shares:
                 self._counters.steps += 1
                 outcomes = self._runner.run(shares)
@@ -305,22 +324,16 @@ class Engine:
 
     def stats(self) -> EngineStats:
         """Return counters since the start and gauges of now."""
-        return EngineStats(
-            pool=self.cache.counts(self._whole_group),
-            running=len(self._scheduler.running),
-            waiting=len(self._scheduler.waiting),
-            waiting_tokens=self._scheduler.waiting.n_tokens,
-            steps_total=self._counters.steps,
-            prompt_tokens_total=self._counters.prompt_tokens,
-            cached_tokens_total=self._counters.cached_tokens,
-            computed_tokens_total=self._counters.computed_tokens,
-            output_tokens_total=self._counters.output_tokens,
-            evicted_blocks_total=self.cache.evicted_blocks,
-            preemptions_total=self._scheduler.preemptions_total,
-            drafted_tokens_total=self._counters.drafted_tokens,
-            accepted_tokens_total=self._counters.accepted_tokens,
-            misses=dict(self._counters.misses),
+        return engine_stats(
+            self.cache, self._whole_group, self._scheduler, self._counters, self._tiers
         )
+
+    def close(self) -> None:
+        """Write what waits to be written to lasting tiers, for 2 s at most, and let go of them.
+
+        The engine is not to be used after that. Without such tiers it need not be called.
+        """
+        self._tiers.close()
 
     def _cancel(self, request_id: RequestId) -> None:
         sequence = self._answers.in_flight.get(request_id)
@@ -356,6 +369,7 @@ class Engine:
             self._publishing.need(sequence)
             self._answers.open(sequence)
             self._scheduler.waiting.add(sequence)
+            self._tiers.read_ahead(sequence)
 
     def _take_compiled(self) -> None:
         """Queue the requests whose grammar is compiled, and end those whose cannot be."""

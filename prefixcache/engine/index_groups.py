@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from prefixcache.config import EngineConfig
-from prefixcache.index import BlockCopy, Lease, PrefixCache
+from prefixcache.index import BlockCopy, BlockEvent, Lease, LowerTier, PrefixCache
 from prefixcache.index.policies import PolicyOptions, make_policy
+from prefixcache.index.spans import Runs, cut, n_blocks_in
 from prefixcache.kv import KVStore
 from prefixcache.types import Span
 
@@ -48,11 +49,13 @@ class IndexGroups:
         config: EngineConfig,
         copy_block: Callable[[BlockCopy], None],
         clock: Callable[[], float],
+        lower_tier: LowerTier | None = None,
     ) -> PrefixCache:
         """Return an empty index over these groups.
 
         Args:
             copy_block: copies KV within the store.
+            lower_tier: takes what leaves the device.
             clock: seconds, never falling.
         """
         options = PolicyOptions(idle_ttl_seconds=config.idle_ttl_seconds)
@@ -64,6 +67,7 @@ class IndexGroups:
             token_exact_reuse=config.token_exact_reuse,
             policy=partial(make_policy, config.eviction_policy, options),
             copy_block=copy_block,
+            lower_tier=lower_tier,
             clock=clock,
         )
 
@@ -75,5 +79,18 @@ class IndexGroups:
         """Return which block of its sequence each of a lease's tables begins with."""
         return tuple(lease.first_block(group) for group in self._of_store())
 
+    def runs_of(self, event: BlockEvent) -> list[Runs]:
+        """Return each store group's blocks of an event, as far as it has them: the last ones.
+
+        An event is of the last blocks of its node.
+        """
+        whole, windows = iter(event.runs), iter(event.windows)
+        by_group = [next(whole if window is None else windows) for window in self.windows]
+        return [_last_of(runs, event.n_blocks) for runs in by_group[self.n_added :]]
+
     def _of_store(self) -> range:
         return range(self.n_added, len(self.windows))
+
+
+def _last_of(runs: Runs, n_blocks: int) -> Runs:
+    return cut(runs, max(n_blocks_in(runs) - n_blocks, 0))[1]

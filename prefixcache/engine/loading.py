@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from prefixcache.config import EngineConfig
 from prefixcache.engine.default_model import DEFAULT_MODEL
+from prefixcache.engine.fingerprint import model_fingerprint
 from prefixcache.engine.invariance import check_invariance
 from prefixcache.engine.model import PagedModel
 from prefixcache.engine.owning import own_weights
@@ -38,6 +39,7 @@ class LoadedModel:
     store: KVStore
     tokenizer: Tokenizer | None
     info: ModelInfo
+    digest: bytes | None = None  # of what makes its KV; None: nobody needs it
 
 
 def load_model(
@@ -102,6 +104,7 @@ def prepare_model(
     layout = paged.layout(config.block_size_tokens)
     pools = _pools(model, layout, config, paged.device)
     store = KVStore(layout, pools, paged.device)
+    digest = _digest(model, layout, config, keeps_modules=keeps_modules)
     kind = None if keeps_modules else _pack(paged, store, config, report)
     check_model(paged, store, weights=kind)
     if paged.is_invariant:
@@ -121,7 +124,19 @@ def prepare_model(
         load_id=secrets.token_hex(8),
         max_grammar_bytes=config.max_grammar_bytes,
     )
-    return LoadedModel(paged, store, tokenizer, info)
+    return LoadedModel(paged, store, tokenizer, info, digest)
+
+
+def _digest(
+    model: PreTrainedModel, layout: KVLayout, config: EngineConfig, *, keeps_modules: bool
+) -> bytes | None:
+    """Return the digest of what makes the model's KV, where some of that is to be kept by it."""
+    if not config.has_lasting_tiers:
+        return None
+    dtype, device = layout.dtype, model.device
+    kind = None if keeps_modules else choose_kind(config.weights, dtype, device)
+    kv_format = f"{device.type}, weights {kind}, invariant {config.invariant}"
+    return model_fingerprint(model, layout, kv_format)
 
 
 def _pack(

@@ -65,7 +65,7 @@ def load_next(
         folder=found.info.folder,
         adapters=beside.infos,
     )
-    return NextModel(replace(serving, model=found.model, info=info), beside)
+    return NextModel(replace(serving, model=found.model, info=info, digest=found.digest), beside)
 
 
 def _check_bytes(store: KVStore) -> int:

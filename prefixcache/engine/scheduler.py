@@ -11,6 +11,7 @@ from prefixcache.engine.fairness import TenantShares
 from prefixcache.engine.ordering import make_order
 from prefixcache.engine.sequence import Sequence
 from prefixcache.engine.shares import PromptShares, Share
+from prefixcache.engine.tiers import Tiers
 from prefixcache.engine.waiting import Turns, WaitingQueue
 from prefixcache.engine.window_room import WindowRoom
 from prefixcache.errors import PoolExhaustedError
@@ -45,13 +46,20 @@ class Scheduler:
     may finds its victims, and stops those behind it, among its own requests alone.
 
     A request whose prompt goes on like one that is being read now waits for that one's blocks, and
-    lets those behind it pass. It waits for who runs, never for who waits itself.
+    lets those behind it pass. It waits for who runs, never for who waits itself. So does one whose
+    prompt is being read from a tier.
     """
 
     def __init__(
-        self, cache: PrefixCache, config: EngineConfig, budget: StepBudget, windows: WindowRoom
+        self,
+        cache: PrefixCache,
+        config: EngineConfig,
+        budget: StepBudget,
+        windows: WindowRoom,
+        tiers: Tiers,
     ) -> None:
         self._cache = cache
+        self._tiers = tiers
         self._windows = windows
         self._config = config
         self._budget = budget
@@ -94,13 +102,14 @@ class Scheduler:
         `keep`: what it has computed may stay cached; False where that cannot be trusted.
         """
         sequence.has_ended = True
-        if sequence.lease is None:
+        if sequence.lease is not None:
+            self.running.remove(sequence)
+            self._give_back(sequence, sequence.lease, keep=keep)
+        else:
             self.waiting.remove(sequence)
             if sequence.waiter is not None:
                 self._cache.twins.leave(sequence.waiter)
-        else:
-            self.running.remove(sequence)
-            self._give_back(sequence, sequence.lease, keep=keep)
+        self._tiers.leave(sequence)
         self.tenants.leave(sequence.request.tenant)
 
     def _admit_in_turn(self, schedule: Schedule, prompts: PromptShares) -> None:
@@ -117,6 +126,8 @@ class Scheduler:
                 continue
             if self._finds_twin(sequence):
                 n_vain += 1
+                continue
+            if self._tiers.is_reading(sequence):
                 continue
             must_be_next = self.waiting.must_be_next(sequence)
             has_share = must_be_next or prompts.has_share_for(sequence, self._n_to_read(sequence))
@@ -144,6 +155,7 @@ class Scheduler:
         turns.admit(sequence)
         sequence.lease = lease
         sequence.n_admitted = sequence.n_tokens
+        self._tiers.fill(sequence, lease)
         sequence.n_computed = lease.cached_tokens
         self.running.append(sequence)
         self.tenants.charge(sequence.request.tenant, sequence.n_pending)
@@ -154,6 +166,7 @@ class Scheduler:
 
     def _acquire(self, sequence: Sequence) -> Lease:
         self._windows.require_one()
+        self._tiers.make_way(sequence)
         worth, waiter = _worth(sequence), sequence.waiter
         if sequence.published is not None:
             lease = self._cache.prompts.acquire(sequence.published, priority=worth, waiter=waiter)
@@ -283,6 +296,7 @@ class Scheduler:
             self.tenants.charge(sequence.request.tenant, -sequence.n_pending)
         if keep:
             self._cache.commit(lease, sequence.packed(sequence.n_computed))
+            self._tiers.keep(sequence, lease)
         self._cache.release(lease)
         sequence.lease = None
 

@@ -39,6 +39,8 @@ class Sequence:
     written_tokens: int = 0  # of the prompt, that others find because of it
     written_before: int = 0  # of these, when it was preempted last
     has_stored_prompt: bool = False
+    tier_tokens: dict[str, int] = field(default_factory=dict)  # loaded at its last admission
+    awaits_tier: bool = False  # what it begins with is being read from a tier
     reading: Sequence | None = None  # who is to read, for the system, what it begins with
     drafter: Drafter | None = None  # what guesses its next tokens, once it has said one
     n_scored: int = 0  # prompt tokens whose score is known, or not wanted
@@ -102,7 +104,7 @@ class Sequence:
         return (
             self.serial < other.serial
             and (mine.priority, mine.tenant) == (its.priority, its.tenant)
-            and not self.is_behind_twin
+            and not (self.is_behind_twin or self.awaits_tier)
         )
 
     @property

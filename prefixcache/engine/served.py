@@ -36,6 +36,8 @@ class Served:
         self._cache = cache
         self._load_again = load_again
         self._adapters = Adapters(loaded.model)
+        self._digests = {loaded.info.load_id: loaded.digest or b""}  # by load
+        self._adapter_digests: dict[str, bytes] = {}
         for name, folder in config.adapters.items():
             self.load_adapter(name, folder)
 
@@ -65,6 +67,14 @@ class Served:
             salt=request.salt,
         )
 
+    def model_digest(self, load_id: str) -> bytes:
+        """Return the digest of a load that serves or has served; empty where none was made."""
+        return self._digests[load_id]
+
+    def adapter_digest(self, load_id: str) -> bytes | None:
+        """Return the digest of an adapter's load; None: it was never served."""
+        return self._adapter_digests.get(load_id)
+
     def load_next(self) -> None:
         """See `Engine.reload`; `next` is what it has loaded."""
         self._require_no_reload()
@@ -77,6 +87,8 @@ class Served:
         self._cache.invalidate(Scope.model(self.info.load_id))
         self._loaded, self._adapters = following.loaded, following.adapters
         self.info, self.next = following.loaded.info, None
+        self._digests[self.info.load_id] = following.loaded.digest or b""
+        self._note_adapters()
 
     def keep_up(self, sequence: Sequence) -> bool:
         """Have one that has not begun use what is served now; False: its adapter is gone."""
@@ -86,7 +98,14 @@ class Served:
         sequence.namespace = self.namespace_of(sequence.request, sequence.adapter)
         return (sequence.adapter is None) == (sequence.request.adapter is None)
 
+    def _note_adapters(self) -> None:
+        for info in self._adapters.infos:
+            adapter = self._adapters.get(info.name)
+            assert adapter is not None
+            self._adapter_digests[info.load_id] = adapter.digest
+
     def _adapters_changed(self, gone: LoadedAdapter | None) -> None:
+        self._note_adapters()
         if gone is not None:
             self._cache.invalidate(Scope.adapter(gone.info.load_id))
         self.info = msgspec.structs.replace(self.info, adapters=self._adapters.infos)

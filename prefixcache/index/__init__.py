@@ -3,6 +3,7 @@
 from prefixcache.index.accounts import SYSTEM_TENANT, Quota
 from prefixcache.index.admission import BlockCopy
 from prefixcache.index.cache import PrefixCache
+from prefixcache.index.copies import Outlook
 from prefixcache.index.events import BlockEvent, Observer
 from prefixcache.index.inflight import Waiter
 from prefixcache.index.lease import Lease
@@ -10,7 +11,7 @@ from prefixcache.index.locations import AwayBlocks, LowerTier
 from prefixcache.index.misses import Miss, MissReason
 from prefixcache.index.namespaces import Generations, Namespace, Scope, ScopeKind
 from prefixcache.index.policies import EvictionPolicy, LruPolicy
-from prefixcache.index.published import Published
+from prefixcache.index.published import Passed, Published
 from prefixcache.index.snapshot import NodeView, Snapshot, TreeView
 from prefixcache.index.stats import CacheStats, LookupStats, NamespaceStats, TenantStats
 from prefixcache.index.tokens import (
@@ -41,7 +42,9 @@ __all__ = [
     "NamespaceStats",
     "NodeView",
     "Observer",
+    "Outlook",
     "Packed",
+    "Passed",
     "PrefixCache",
     "Published",
     "Quota",

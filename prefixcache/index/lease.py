@@ -10,8 +10,8 @@ from prefixcache.errors import LeaseError
 from prefixcache.index.accounts import Account
 from prefixcache.index.misses import Miss, MissReason
 from prefixcache.index.namespaces import Generations, Namespace
-from prefixcache.index.nodes import Anchor, Node, Root
-from prefixcache.index.published import Published
+from prefixcache.index.nodes import Anchor, Mount, Node, Root
+from prefixcache.index.published import Passed, Published
 from prefixcache.index.spans import GroupRuns, Runs, cut_groups, join
 from prefixcache.index.tokens import Packed, n_tokens
 from prefixcache.index.tree import runs_to
@@ -33,8 +33,8 @@ class Lease:
     that `acquire` or `extend` was asked for stay, until `commit` exchanges them for equal ones.
 
     For its holder are `id`, `namespace`, `generations`, `cached_tokens`, `miss`, `priority`,
-    `is_live`, `capacity_tokens`, `written_tokens`, `spans` and `first_block`. The rest is the
-    cache's.
+    `is_live`, `capacity_tokens`, `stored_blocks`, `written_tokens`, `passage`, `spans` and
+    `first_block`. The rest is the cache's.
     """
 
     __slots__ = (
@@ -117,6 +117,20 @@ class Lease:
     def capacity_tokens(self) -> int:
         """Positions that its blocks have room for."""
         return self.n_blocks * self.block_tokens
+
+    @property
+    def stored_blocks(self) -> int:
+        """Blocks from the first on that are the tree's, as of the last `commit`."""
+        return self.n_stored
+
+    @property
+    def passage(self) -> Passed | None:
+        """The published prompt whose blocks it begins with; None: all its blocks are its tenant's.
+
+        What reads a prompt for the system passes through none.
+        """
+        anchor = self.anchor
+        return Passed(anchor.published, anchor.end_block) if isinstance(anchor, Mount) else None
 
     @property
     def written_tokens(self) -> int:

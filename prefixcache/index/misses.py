@@ -72,6 +72,12 @@ class Tally:
         if reason is not None:
             self.misses[reason] += 1
 
+    def find_more(self, n_hit: int, reason: MissReason | None) -> None:
+        """Count tokens that were found later; `reason`: why it counted as a miss, and does not."""
+        self.hit_tokens += n_hit
+        if reason is not None:
+            self.misses[reason] -= 1
+
     def merge(self, other: Tally) -> None:
         """Add the counts of `other`."""
         self.lookups += other.lookups

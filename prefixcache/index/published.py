@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from prefixcache.index.namespaces import Namespace
 from prefixcache.index.tokens import TOKEN_BYTES, common_prefix_tokens
@@ -37,6 +38,13 @@ class Published:
     def n_tokens(self) -> int:
         """Its length."""
         return len(self.tokens) // TOKEN_BYTES
+
+
+class Passed(NamedTuple):
+    """The first blocks of a published prompt, where a tenant's prompt begins with them."""
+
+    published: Published
+    n_blocks: int
 
 
 def new_blocks(prompts: Iterable[Published], block_tokens: int) -> Iterator[tuple[Published, int]]:

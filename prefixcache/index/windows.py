@@ -105,6 +105,24 @@ class Windows:
                 part.runs = join(part.runs, self.pools[group].allocate(missing, part.runs))
                 self.n_held[group] += missing
 
+    def skip(
+        self, hold: WindowHold, node: Node, position: int, reclaim: Callable[[], object]
+    ) -> None:
+        """Go on at `position`, with room for what its token sees; what lies before is not written.
+
+        Raises:
+            PoolExhaustedError: some group has less room. Nothing has changed.
+        """
+        end = position // self._block_tokens + 1
+        for group, part in enumerate(hold.parts):
+            self._require(group, end - max(part.end, self.first_visible(group, position)))
+        for group, part in enumerate(hold.parts):
+            first_block = self.first_visible(group, position)
+            if part.end < first_block:
+                self._free_held(group, part.runs)
+                part.start, part.runs = first_block, ()
+        self.slide(hold, node, position, position + 1, reclaim)
+
     def store(self, hold: WindowHold, node: Node, n_full: int) -> None:
         """Give a new node that ends at block `n_full` what the lease has of its positions."""
         given = []

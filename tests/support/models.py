@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from prefixcache.engine.plan import Step
 from prefixcache.engine.publications import Reading
 from prefixcache.index import Namespace, pack
 from prefixcache.text import Tokenizer
+from prefixcache.tiers import BlockTier
 from prefixcache.types import (
     Delta,
     Event,
@@ -148,6 +149,7 @@ class Bench:
         eos_token_id: int | None = None,
         script: Sequence[int] | None = None,
         clock: Callable[[], float] = time.perf_counter,
+        lasting: Mapping[str, BlockTier] | None = None,
         **settings: Any,
     ) -> None:
         """Make the engine.
@@ -160,6 +162,7 @@ class Bench:
             eos_token_id: None: no token ends an answer.
             script: what the model is made to say, by position; see RecordingModel.
             clock: of the engine.
+            lasting: tiers that outlive it, by name; the folder of `disk` is not opened then.
             settings: of EngineConfig.
         """
         self.reference = tiny_model(architecture).to(dtype)
@@ -169,6 +172,8 @@ class Bench:
             "weights": "float32",
             "speculation": "off",  # so that steps can be counted
         }
+        if lasting is not None:
+            defaults["disk"] = "not opened"  # so that weights are named
         self.config = EngineConfig(**(defaults | settings))
         if n_blocks is not None:
             memory_bytes = n_blocks * self.config.block_size_tokens * self._bytes_per_token()
@@ -177,7 +182,8 @@ class Bench:
         model.generation_config.eos_token_id = eos_token_id
         self.loaded = prepare_model(model, self.config, name="tiny", tokenizer=tokenizer)
         self.model = RecordingModel(self.loaded.model, script)
-        self.engine = Engine(replace(self.loaded, model=self.model), self.config, clock=clock)
+        loaded = replace(self.loaded, model=self.model)
+        self.engine = Engine(loaded, self.config, clock=clock, lasting=lasting)
         self.answers: dict[str, Answer] = {}
 
     def _bytes_per_token(self) -> int:

@@ -43,3 +43,4 @@ class LoadedAdapter:
 
     info: AdapterInfo
     patches: Mapping[nn.Module, Patch]
+    digest: bytes  # of its weights: the same at every load of the same

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import torch
@@ -14,6 +14,7 @@ from prefixcache.engine.adapters.applying import Adapting
 from prefixcache.engine.adapters.patches import Addition, LoadedAdapter, Patch
 from prefixcache.engine.adapters.places import Place, find_places
 from prefixcache.engine.adapters.reading import LowRank, read_adapter
+from prefixcache.engine.fingerprint import tensors_fingerprint
 from prefixcache.engine.model import PagedModel
 from prefixcache.errors import AdapterError
 from prefixcache.types import AdapterInfo
@@ -51,7 +52,8 @@ class Adapters:
         require_adapter_name(name)
         try:
             layers = read_adapter(Path(folder).expanduser(), self._places)
-            adapter = LoadedAdapter(_info(name, folder, layers), self._patches(layers))
+            digest = tensors_fingerprint(_tensors(layers))
+            adapter = LoadedAdapter(_info(name, folder, layers), self._patches(layers), digest)
             self._try_out(adapter)
         except ValueError as error:
             raise AdapterError(name, str(error)) from error
@@ -106,6 +108,12 @@ class Adapters:
             raise ValueError(f"its layer {names[0]} is never called for a text")
         if not bool(logits.isfinite().all()):
             raise ValueError("the model gives no finite logits with it")
+
+
+def _tensors(layers: dict[str, LowRank]) -> Iterator[tuple[str, Tensor]]:
+    for path, low_rank in sorted(layers.items()):
+        yield f"{path} down", low_rank.down
+        yield f"{path} up", low_rank.up
 
 
 def _info(name: str, folder: str, layers: dict[str, LowRank]) -> AdapterInfo:

@@ -1,0 +1,108 @@
+"""Writing what other tiers have into a request's own blocks, when it is admitted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as Several
+from dataclasses import dataclass
+
+from prefixcache.engine.index_groups import IndexGroups
+from prefixcache.engine.sequence import Sequence
+from prefixcache.engine.tiers.pieces import Piece, write_between
+from prefixcache.engine.tiers.speeds import TransferSpeed
+from prefixcache.errors import PoolExhaustedError
+from prefixcache.index import Lease, PrefixCache
+from prefixcache.kv import KVStore
+
+
+@dataclass(slots=True)
+class TierHits:
+    """What was loaded from one tier; none ever falls."""
+
+    requests: int = 0
+    tokens: int = 0
+
+
+class Filling:
+    """Loads whole blocks that follow what a request has matched, and commits them.
+
+    With sliding windows it loads of a window group what the next token sees, and so as far as all
+    of that is there.
+    """
+
+    def __init__(
+        self,
+        cache: PrefixCache,
+        store: KVStore,
+        groups: IndexGroups,
+        clock: Callable[[], float],
+        host_speed: TransferSpeed,
+    ) -> None:
+        self._cache = cache
+        self._store = store
+        self._groups = groups
+        self._clock = clock
+        self._host_speed = host_speed
+        self.hits: dict[str, TierHits] = {}
+
+    def fill(self, sequence: Sequence, lease: Lease, pieces: Several[Piece]) -> None:
+        """Write what `pieces` have, which follow each other and what the lease has stored."""
+        size, start = self._cache.block_size_tokens, lease.stored_blocks
+        stop = self._reach(pieces, start, start + sum(piece.n_blocks for piece in pieces))
+        if stop * size <= lease.cached_tokens:
+            return
+        try:
+            self._cache.copies.skip_to(lease, stop * size)
+        except PoolExhaustedError:
+            return
+        self._write(lease, pieces, start, stop)
+        self._cache.commit(lease, sequence.packed(stop * size))
+        self._count(sequence, pieces, stop)
+        self._cache.copies.count_loaded(lease, stop * size, n_prompt=sequence.n_tokens)
+
+    def _write(self, lease: Lease, pieces: Several[Piece], start: int, stop: int) -> None:
+        tables = self._groups.tables(lease)
+        firsts = self._groups.first_blocks(lease)
+        for piece in pieces:
+            begin = self._clock()
+            n_bytes = 0
+            for group, (runs, first) in enumerate(zip(tables, firsts, strict=True)):
+                lowest = self._first_needed(group, start, stop)
+                n_written = write_between([piece], group, lowest, stop, runs, first)
+                n_bytes += n_written * self._store.block_bytes(group)
+            if piece.tier == "host" and n_bytes:
+                self._host_speed.record(n_bytes, self._clock() - begin)
+
+    def _first_needed(self, group: int, start: int, stop: int) -> int:
+        index = group + self._groups.n_added
+        position = stop * self._cache.block_size_tokens
+        return max(start, self._cache.copies.first_seen(index, position))
+
+    def _reach(self, pieces: Several[Piece], start: int, stop: int) -> int:
+        """Return the last block up to which all that the token after it sees is there."""
+        while stop > start and not self._is_complete(pieces, start, stop):
+            stop -= 1
+        return stop
+
+    def _is_complete(self, pieces: Several[Piece], start: int, stop: int) -> bool:
+        for group in range(len(self._store.layout.groups)):
+            lowest = self._first_needed(group, start, stop)
+            for piece in pieces:
+                first = max(lowest, piece.start)
+                last = min(stop, piece.start + piece.n_blocks)
+                if any(not piece.has(group, block) for block in range(first, last)):
+                    return False
+        return True
+
+    def _count(self, sequence: Sequence, pieces: Several[Piece], stop: int) -> None:
+        found: dict[str, int] = {}
+        for piece in pieces:
+            n_blocks = min(stop, piece.start + piece.n_blocks) - piece.start
+            if n_blocks > 0:
+                n_tokens = n_blocks * self._cache.block_size_tokens
+                found[piece.tier] = found.get(piece.tier, 0) + n_tokens
+        for tier, n_tokens in found.items():
+            hits = self.hits.setdefault(tier, TierHits())
+            hits.requests += 1
+            hits.tokens += n_tokens
+        sequence.tier_tokens = found

@@ -1,0 +1,246 @@
+"""A tier that outlives the process, behind a thread of its own: nobody waits for it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from prefixcache.engine.tiers.breaker import Breaker
+from prefixcache.engine.tiers.speeds import TransferSpeed
+from prefixcache.tiers import BlockRecord, BlockTier, StoredScope, WantedBlock
+
+logger = logging.getLogger(__name__)
+
+QUEUE_BYTES = 256 * 2**20  # of records that wait to be written; more are dropped
+MOST_READS = 64  # that wait
+
+
+class Read:
+    """What is asked of a tier, and what came of it. `is_done` is set last."""
+
+    __slots__ = ("is_done", "is_dropped", "records", "wanted")
+
+    def __init__(self, wanted: Sequence[WantedBlock]) -> None:
+        self.wanted = wanted
+        self.records: list[BlockRecord] = []
+        self.is_done = False
+        self.is_dropped = False  # nobody waits for it any more
+
+
+@dataclass(slots=True)
+class LaneCounters:
+    """What a lane has done since it was made; none ever falls."""
+
+    read_bytes: int = 0
+    written_bytes: int = 0
+    dropped_bytes: int = 0  # were to be written, and there was no room or the tier was out
+    refused_blocks: int = 0  # read, and not what was asked for
+
+
+class TierLane:
+    """Reads and writes of one tier, in the background.
+
+    Invalidations come before reads, and reads before writes. An invalidation that fails stays
+    first, so nothing is read from a tier that does not know of it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        tier: BlockTier,
+        part_bytes: Sequence[tuple[int, bool]],
+        *,
+        told: Callable[[], None] = lambda: None,
+        queue_bytes: int = QUEUE_BYTES,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Start its thread.
+
+        Args:
+            part_bytes: for each layer group, what a record's part has to have, and whether a
+                record may lack it.
+            told: called from the thread whenever a read has ended.
+        """
+        self.name = name
+        self.counters = LaneCounters()
+        self.speed = TransferSpeed(clock)
+        self.breaker = Breaker(name, clock)
+        self._tier = tier
+        self._part_bytes = tuple(part_bytes)
+        self._told = told
+        self._queue_bytes = queue_bytes
+        self._clock = clock
+        self._scopes: deque[StoredScope] = deque()
+        self._reads: deque[Read] = deque()
+        self._writes: deque[list[BlockRecord]] = deque()
+        self._n_waiting_bytes = 0
+        self._is_closing = False
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._run, daemon=True, name=f"{name} tier")
+        self._thread.start()
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes of the records that wait to be written."""
+        return self._n_waiting_bytes
+
+    def likely_length(self, keys: Sequence[bytes]) -> int | None:
+        """Return how many leading keys the tier has as far as it knows; None: it must be asked.
+
+        Never waits. A tier that is left out has none.
+        """
+        if self.breaker.is_out or self._scopes:
+            return 0
+        try:
+            return self._tier.likely_length(keys)
+        except Exception as error:  # the edge: whatever a tier does, requests go on
+            self.breaker.fail(error)
+            return 0
+
+    def read(self, wanted: Sequence[WantedBlock]) -> Read | None:
+        """Ask for the leading records of `wanted`; None: not now."""
+        if self.breaker.is_out:
+            return None
+        with self._changed:
+            if len(self._reads) >= MOST_READS or self._is_closing:
+                return None
+            read = Read(wanted)
+            self._reads.append(read)
+            self._changed.notify_all()
+        return read
+
+    def write(self, records: list[BlockRecord]) -> None:
+        """Have records kept some time; what finds no room in the queue is dropped and counted."""
+        n_bytes = sum(record.n_bytes for record in records)
+        is_out = self.breaker.is_out
+        with self._changed:
+            is_full = bool(self._writes) and self._n_waiting_bytes + n_bytes > self._queue_bytes
+            if is_full or is_out or self._is_closing:
+                self.counters.dropped_bytes += n_bytes
+                return
+            self._writes.append(records)
+            self._n_waiting_bytes += n_bytes
+            self._changed.notify_all()
+
+    def invalidate(self, scope: StoredScope) -> None:
+        """Have nothing of a scope found any more that was written, or is to be written, until now.
+
+        Does not wait for the tier.
+        """
+        with self._changed:
+            self._scopes.append(scope)
+            kept = [[r for r in batch if not scope.holds(r.namespace)] for batch in self._writes]
+            self._writes = deque(batch for batch in kept if batch)
+            self._n_waiting_bytes = sum(r.n_bytes for batch in self._writes for r in batch)
+            self._changed.notify_all()
+
+    def flush(self, seconds: float) -> bool:
+        """Wait until all that is to be written is, or so long; return whether it is."""
+
+        def is_idle() -> bool:
+            return not (self._writes or self._scopes or self._n_waiting_bytes)
+
+        with self._changed:
+            return self._changed.wait_for(is_idle, timeout=seconds)
+
+    def close(self, seconds: float) -> None:
+        """Write what waits, for so long at most, and close the tier."""
+        if not self.breaker.is_out:
+            self.flush(seconds)
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify_all()
+        self._thread.join(timeout=max(seconds, 0.1))
+
+    def _run(self) -> None:
+        while self._go_on():
+            pass
+        try:
+            self._tier.close()
+        except Exception:  # the edge to a tier's own code
+            logger.exception("the %s tier could not be closed", self.name)
+
+    def _go_on(self) -> bool:
+        """Wait for something to do and do it; False: there will be nothing more."""
+        with self._changed:
+            pause = self.breaker.seconds_out
+            self._changed.wait_for(self._has_work, timeout=min(pause, 1.0) or None)
+            if self._is_closing:
+                return False
+            if self._reads and (pause or not self._scopes):
+                work = partial(self._read, self._reads.popleft())
+            elif self.breaker.seconds_out:
+                return True
+            elif self._scopes:
+                work = partial(self._invalidate, self._scopes[0])
+            elif self._writes:
+                work = partial(self._write, self._writes.popleft())
+            else:
+                return True
+        work()
+        return True
+
+    def _has_work(self) -> bool:
+        is_usable = not self.breaker.seconds_out
+        to_do = self._reads or (is_usable and (self._scopes or self._writes))
+        return bool(self._is_closing or to_do)
+
+    def _invalidate(self, scope: StoredScope) -> None:
+        if self._call(lambda: self._tier.invalidate(scope)):
+            with self._changed:
+                self._scopes.popleft()
+                self._changed.notify_all()
+
+    def _read(self, read: Read) -> None:
+        if not (read.is_dropped or self._scopes or self.breaker.seconds_out):
+            self._call(lambda: self._fetch(read))
+        read.is_done = True
+        self._told()
+
+    def _fetch(self, read: Read) -> None:
+        begin = self._clock()
+        records = self._tier.read(read.wanted)
+        n_bytes = sum(record.n_bytes for record in records)
+        self.speed.record(n_bytes, self._clock() - begin)
+        self.counters.read_bytes += n_bytes
+        for record, wanted in zip(records, read.wanted, strict=False):
+            if not self._is_right(record, wanted):
+                break
+            read.records.append(record)
+        self.counters.refused_blocks += len(records) - len(read.records)
+
+    def _is_right(self, record: BlockRecord, wanted: WantedBlock) -> bool:
+        return (
+            record.answers(wanted)
+            and len(record.parts) == len(self._part_bytes)
+            and all(
+                may_lack if part is None else len(part) == n_bytes
+                for part, (n_bytes, may_lack) in zip(record.parts, self._part_bytes, strict=True)
+            )
+        )
+
+    def _write(self, batch: list[BlockRecord]) -> None:
+        n_bytes = sum(record.n_bytes for record in batch)
+        if self._call(lambda: self._tier.write(batch)):
+            self.counters.written_bytes += n_bytes
+        else:
+            self.counters.dropped_bytes += n_bytes
+        with self._changed:
+            self._n_waiting_bytes = max(self._n_waiting_bytes - n_bytes, 0)
+            self._changed.notify_all()
+
+    def _call(self, call: Callable[[], None]) -> bool:
+        """Make a call into the tier; return whether it went well."""
+        self.breaker.begin()
+        try:
+            call()
+        except Exception as error:  # the edge: whatever a tier does, requests go on
+            self.breaker.fail(error)
+            return False
+        self.breaker.succeed()
+        return True
