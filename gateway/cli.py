@@ -34,6 +34,11 @@ _log = logging.getLogger(__name__)
 _BAD_INPUT = 2
 _CANNOT_START = 1
 _SPIN_COUNT = "1000"  # prefixcache/design/0005-short-spinning.md
+_IN_BYTES = {
+    "kv_memory": "kv_memory_bytes",
+    "host_memory": "host_memory_bytes",
+    "disk_size": "disk_bytes",
+}
 _LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -163,6 +168,20 @@ def commands() -> None:
     callback=read_amount,
     help="Memory for cached state, such as 512MiB or 2GiB.",
 )
+@click.option(
+    "--host-memory",
+    metavar="SIZE",
+    callback=read_amount,
+    help="Host memory for state that leaves the device, such as 2GiB.  [default: none]",
+)
+@click.option("--disk", metavar="DIR", help="Folder where state outlives the server.")
+@click.option(
+    "--disk-size",
+    metavar="SIZE",
+    callback=read_amount,
+    help="Most that the folder of --disk takes.  [default: 10GiB]",
+)
+@click.option("--remote", metavar="URL", help="A server of Redis or Valkey that keeps state.")
 @click.option("--no-prefix-cache", is_flag=True, help="Look nothing up and keep nothing.")
 @click.option(
     "--eviction-policy",
@@ -287,8 +306,9 @@ def _sources(config_file: Path | None, flags: dict[str, object]) -> Sources:
     given = {name: value for name, value in flags.items() if value is not None}
     if given.pop("no_prefix_cache"):
         given["prefix_cache"] = False
-    if "kv_memory" in given:
-        given["kv_memory_bytes"] = given.pop("kv_memory")
+    for flag, setting in _IN_BYTES.items():
+        if flag in given:
+            given[setting] = given.pop(flag)
     tables = {"server": GatewayConfig, "engine": EngineConfig}
     return Sources(
         file=config_file,

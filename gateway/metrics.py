@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 
 from gateway.admission import Outcome
 from gateway.histogram import LoopHistogram
+from gateway.tier_metrics import tier_metrics
 from prefixcache.types import EngineStats, Usage
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
@@ -46,6 +47,7 @@ _COUNTERS = (
 _GAUGES = (
     _Shown("running", "prefixcache_requests_running", "Requests being computed"),
     _Shown("waiting", "prefixcache_requests_waiting", "Requests waiting for room"),
+    _Shown("longest_free_run", "prefixcache_pool_longest_free_run", "Consecutive free KV blocks"),
     _Shown("waiting_tokens", "prefixcache_waiting_tokens", "Tokens of the requests that wait"),
 )
 
@@ -209,6 +211,7 @@ class _EngineCollector(Collector):
         for reason, n_requests in sorted(stats.misses.items()):
             misses.add_metric([reason], n_requests)
         yield misses
+        yield from tier_metrics(stats.tiers)
         yield GaugeMetricFamily(
             "prefixcache_ready", "1 while requests are taken", value=float(self._is_ready())
         )

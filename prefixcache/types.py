@@ -126,6 +126,7 @@ class Started(msgspec.Struct, frozen=True, tag="started"):
     request_id: RequestId
     prompt_tokens: int
     cached_tokens: int
+    tier_tokens: dict[str, int] = {}  # of the cached ones, those loaded from below the device
 
 
 class TokenScore(msgspec.Struct, frozen=True):

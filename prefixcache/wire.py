@@ -26,7 +26,7 @@ from prefixcache.control import (
 from prefixcache.errors import WireError
 from prefixcache.types import EngineStats, Event, GenerationRequest, ModelInfo, RequestId
 
-VERSION = 4
+VERSION = 5
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 HEADER = struct.Struct(">BI")
 

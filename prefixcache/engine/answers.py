@@ -84,7 +84,11 @@ class Answers:
         self._counters.count_admission(sequence)
         usage = sequence.usage
         request_id = sequence.request.request_id
-        self._events.append(Started(request_id, usage.prompt_tokens, usage.cached_tokens))
+        self._events.append(
+            Started(
+                request_id, usage.prompt_tokens, usage.cached_tokens, dict(sequence.tier_tokens)
+            )
+        )
 
     def take(self, shares: list[Share], outcomes: list[Outcome]) -> None:
         """Count what was computed, and give a token to every sequence that is up to date."""

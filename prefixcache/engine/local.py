@@ -189,6 +189,10 @@ class LocalModel:
             if isinstance(event, Delta):
                 yield event.text
 
+    def close(self) -> None:
+        """See `Engine.close`."""
+        self.engine.close()
+
     def _submit(
         self,
         prompts: Sequence[Prompt],

@@ -195,7 +195,10 @@ def _serve(connection: Connection, env: Mapping[str, str], leave: Callable[[], N
         return 1
     has_loaded.set()
     connection.send(Ready(engine.info))
-    Worker(connection, engine, inbox, heartbeat_seconds=start.heartbeat_seconds).run()
+    try:
+        Worker(connection, engine, inbox, heartbeat_seconds=start.heartbeat_seconds).run()
+    finally:
+        engine.close()
     return 0
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
 
 from prefixcache.config import EngineConfig
 from prefixcache.engine.budget import StepBudget
@@ -15,6 +17,7 @@ from prefixcache.engine.tiers.ahead import ReadAhead
 from prefixcache.engine.tiers.filling import Filling
 from prefixcache.engine.tiers.keeping import Keeping
 from prefixcache.engine.tiers.lane import TierLane
+from prefixcache.engine.tiers.late import LateTier
 from prefixcache.engine.tiers.naming import Naming
 from prefixcache.engine.tiers.speeds import TransferSpeed, Worth
 from prefixcache.engine.tiers.tiers import Tiers
@@ -23,6 +26,8 @@ from prefixcache.index import PrefixCache
 from prefixcache.kv import KVStore
 from prefixcache.kv.host import HostArena, HostTier
 from prefixcache.tiers import BlockTier
+from prefixcache.tiers.disk import DiskTier
+from prefixcache.tiers.remote import RemoteTier
 
 _READ_SHARE = 4  # what is read ahead takes at most this part of the KV memory
 
@@ -45,8 +50,18 @@ def open_host(config: EngineConfig, store: KVStore, groups: IndexGroups) -> Host
 
 
 def open_lasting(config: EngineConfig) -> dict[str, BlockTier]:
-    """Open the tiers that outlive the process, the nearest first."""
-    return {}
+    """Open the tiers that outlive the process, the nearest first.
+
+    Raises:
+        ConfigError: a setting of theirs cannot work. What is but out of reach is tried again.
+    """
+    found: dict[str, BlockTier] = {}
+    if config.disk is not None and config.prefix_cache:
+        folder = Path(config.disk).expanduser()
+        found["disk"] = LateTier(partial(DiskTier, folder, max_bytes=config.disk_bytes))
+    if config.remote is not None and config.prefix_cache:
+        found["remote"] = LateTier(partial(RemoteTier, config.remote))
+    return found
 
 
 def open_tiers(

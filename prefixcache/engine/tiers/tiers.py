@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from collections.abc import Sequence as Several
 from dataclasses import dataclass
+from itertools import takewhile
 
 from prefixcache.engine.sequence import Sequence
 from prefixcache.engine.tiers.ahead import ReadAhead
@@ -19,11 +20,16 @@ from prefixcache.engine.tiers.speeds import TransferSpeed, Worth
 from prefixcache.index import BlockEvent, Lease, Passed, PrefixCache, Published, Scope
 from prefixcache.kv import KVStore
 from prefixcache.kv.host import HostTier
-from prefixcache.tiers import StoredScope
+from prefixcache.tiers import BlockRecord, StoredScope
 
 logger = logging.getLogger(__name__)
 
 RESERVE_SHARE = 16  # of the host's blocks, one in so many is kept free for those who grow
+
+
+def _is_wanted(pair: tuple[BlockRecord, bytes]) -> bool:
+    record, key = pair
+    return record.key == key
 
 
 @dataclass(slots=True)
@@ -196,6 +202,10 @@ class Tiers:
         if stored is not None:
             self.invalidate(stored)
 
+    def flush(self, seconds: float) -> bool:
+        """Wait until what was handed on is written, or so long; return whether it is."""
+        return all(lane.flush(seconds) for lane in self.lanes)
+
     def close(self, seconds: float = 2.0) -> None:
         """Write what waits to be written, for so long at most, and let the tiers go."""
         for lane in self.lanes:
@@ -227,16 +237,17 @@ class Tiers:
     def _fetched(self, sequence: Sequence, lease: Lease, start: int, last: int) -> list[Piece]:
         """Return what was read ahead and goes on from block `start`."""
         fetch = self.ahead.take(sequence)
-        if fetch is None or fetch.path.keys[0] != self._path(sequence, lease).keys[0]:
+        if fetch is None:
             return []
+        path, at = self._path(sequence, lease), fetch.start
         pieces: list[Piece] = []
-        at = fetch.start
         for tier, records in fetch.found:
-            end = min(at + len(records), last)
-            if at <= start < end:
-                some = records[start - at : end - at]
+            if at <= start < at + len(records):
+                wanted = path.keys_between(start, last)  # who shared the reading may go elsewhere
+                pairs = zip(records[start - at :], wanted, strict=False)
+                some = [record for record, _ in takewhile(_is_wanted, pairs)]
                 pieces.append(FetchedPiece(self._store, tier, some, start))
-                start = end
+                start += len(some)
             at += len(records)
         return pieces
 
