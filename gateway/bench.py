@@ -36,6 +36,9 @@ _T = TypeVar("_T")
         "quality": Later(
             "gateway.bench_quality:quality", "What packed weights cost in quality, and gain."
         ),
+        "tiers": Later(
+            "gateway.bench_tiers:tiers", "What loading KV takes, beside computing it again."
+        ),
     },
     epilog="Example: prefixcache bench first-token --prefix 1024",
 )

@@ -39,6 +39,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "prefixcache.bench": {
         "prefixcache.index",
         "prefixcache.traces",
+        "prefixcache.tiers",
         "prefixcache.kv",
         "prefixcache.text",
         "prefixcache.engine",

@@ -328,6 +328,10 @@ class Engine:
             self.cache, self._whole_group, self._scheduler, self._counters, self._tiers
         )
 
+    def flush(self, seconds: float) -> bool:
+        """Wait until lasting tiers have what was computed, or so long; return whether they do."""
+        return self._tiers.flush(seconds)
+
     def close(self) -> None:
         """Write what waits to be written to lasting tiers, for 2 s at most, and let go of them.
 
