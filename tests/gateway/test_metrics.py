@@ -9,6 +9,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from gateway.tier_metrics import tier_metrics
+from prefixcache.types import TierStats
 from tests.support.gateways import MODEL, echo_backend, running_gateway
 
 TEXT = "/v1/completions"
@@ -62,6 +64,12 @@ async def test_two_gateways_in_one_process_count_for_themselves(tmp_path: Path) 
     assert counters["prefixcache_prompt_tokens_total"] == 0
 
 
+def tier_samples() -> dict[str, float]:
+    families = tier_metrics({"host": TierStats(size_bytes=1, used_bytes=1)})
+    samples = [sample for family in families for sample in family.samples]
+    return {f'{sample.name}{{tier="host"}}': sample.value for sample in samples}
+
+
 async def test_metrics_that_the_manual_names_are_exposed(tmp_path: Path) -> None:
     """Each name on any page is a sample's or a family's, with the labels that it is shown with."""
     pages = [*(ROOT / "gateway/manual").glob("*.md"), ROOT / "README.md"]
@@ -71,6 +79,7 @@ async def test_metrics_that_the_manual_names_are_exposed(tmp_path: Path) -> None
     async with running_gateway(echo_backend(tmp_path)) as gateway:
         await gateway.post(TEXT, {"model": MODEL, "prompt": "one two"})
         counters = await gateway.counters()
+    counters |= tier_samples()  # an echo has no tiers
     for name, labels in named:
         samples = [sample for sample in counters if sample.partition("{")[0] == name]
         assert samples, name
@@ -108,3 +117,15 @@ async def test_every_metric_is_on_the_grafana_dashboard(tmp_path: Path) -> None:
     shown = set(re.findall(r"prefixcache_\w+", " ".join(dashboard_queries())))
     names = {name.partition("{")[0] for name in samples if "_created" not in name}
     assert {re.sub(r"_(count|sum)$", "_bucket", name) for name in names} <= shown
+
+
+def test_each_tier_is_shown_by_name() -> None:
+    """Hits, bytes and whether it is left out; what is not known is not shown."""
+    tiers = {"host": TierStats(size_bytes=8, hit_tokens=32), "disk": TierStats(is_out=True)}
+    families = {family.name: family.samples for family in tier_metrics(tiers)}
+    hits = {s.labels["tier"]: s.value for s in families["prefixcache_tier_hit_tokens"]}
+    assert hits == {"host": 32, "disk": 0}
+    out = {s.labels["tier"]: s.value for s in families["prefixcache_tier_out"]}
+    assert out == {"host": 0, "disk": 1}
+    assert [s.labels["tier"] for s in families["prefixcache_tier_size_bytes"]] == ["host"]
+    assert not list(tier_metrics({}))

@@ -1,0 +1,112 @@
+"""When a tier is left out and tried again, and whether loading from it is worth it."""
+
+from __future__ import annotations
+
+import pytest
+
+from prefixcache.engine.budget import StepBudget
+from prefixcache.engine.tiers.breaker import (
+    FIRST_PAUSE_SECONDS,
+    HANG_SECONDS,
+    LONGEST_PAUSE_SECONDS,
+    Breaker,
+)
+from prefixcache.engine.tiers.lane import TierLane
+from prefixcache.engine.tiers.speeds import FRESH_SECONDS, TransferSpeed, Worth
+from prefixcache.tiers import StoredScope
+from tests.support.tiers import MemoryTier
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_pauses_double_up_to_a_limit_and_one_success_ends_them() -> None:
+    """A tier that fails again and again is asked less and less often."""
+    clock = Clock()
+    breaker = Breaker("disk", clock)
+    pauses = []
+    for _ in range(9):
+        breaker.begin()
+        breaker.fail(OSError("gone"))
+        pauses.append(breaker.seconds_out)
+        clock.now += breaker.seconds_out
+        assert not breaker.is_out
+    assert pauses[:3] == [FIRST_PAUSE_SECONDS, 2 * FIRST_PAUSE_SECONDS, 4 * FIRST_PAUSE_SECONDS]
+    assert pauses[-1] == LONGEST_PAUSE_SECONDS
+    breaker.begin()
+    breaker.succeed()
+    breaker.fail(OSError("gone"))
+    assert breaker.seconds_out == FIRST_PAUSE_SECONDS
+
+
+def test_a_call_that_does_not_end_leaves_the_tier_out() -> None:
+    """While it lasts, and for a pause after it."""
+    clock = Clock()
+    breaker = Breaker("disk", clock)
+    breaker.begin()
+    clock.now += HANG_SECONDS + 1
+    assert breaker.is_out
+    breaker.succeed()
+    assert breaker.is_out
+    clock.now += FIRST_PAUSE_SECONDS
+    assert not breaker.is_out
+
+
+def worth(setting: str, a_second: float | None) -> Worth:
+    budget = StepBudget(step_seconds=0.5, max_tokens=2048, first_tokens=128)
+    budget.tokens_per_second = a_second
+    return Worth(setting, budget, bytes_per_token=1000)  # type: ignore[arg-type]
+
+
+def test_what_is_slower_than_computing_is_left_where_it_is() -> None:
+    """By what both were measured to take; a minute later it is tried again."""
+    clock = Clock()
+    speed = TransferSpeed(clock)
+    speed.record(1_000_000, 1.0)  # a thousand tokens a second
+    assert worth("auto", 100).is_worth(speed, 500)
+    assert not worth("auto", 10_000).is_worth(speed, 500)
+    assert worth("always", 10_000).is_worth(speed, 500)
+    assert not worth("never", 100).is_worth(speed, 500)
+    clock.now += FRESH_SECONDS + 1
+    assert worth("auto", 10_000).is_worth(speed, 500)
+
+
+def test_what_was_never_measured_is_tried() -> None:
+    """Neither a tier nor a machine is judged by a guess."""
+    clock = Clock()
+    speed = TransferSpeed(clock)
+    assert worth("auto", 10_000).is_worth(speed, 500)
+    speed.record(1_000_000, 1.0)
+    assert worth("auto", None).is_worth(speed, 500)
+
+
+def test_a_latency_counts_once() -> None:
+    """A long transfer is not as many short ones."""
+    speed = TransferSpeed(Clock())
+    speed.record(1000, 0.5)
+    speed.record(1_000_000, 1.5)
+    assert speed.seconds_for(1000) == pytest.approx(0.5)
+    assert speed.seconds_for(2_000_000) == pytest.approx(2.5)
+    assert speed.bytes_a_second == pytest.approx(1_000_000)
+
+
+def test_an_invalidation_that_fails_is_made_before_anything_is_read() -> None:
+    """A tier that does not know of it yet gives nothing back."""
+    clock, tier = Clock(), MemoryTier()
+    lane = TierLane("disk", tier, [(1, False)], clock=clock)
+    tier.is_broken = True
+    lane.invalidate(StoredScope(tenant=bytes(16)))
+    lane.flush(0.3)
+    assert lane.breaker.is_out
+    assert lane.read([]) is None
+    clock.now += FIRST_PAUSE_SECONDS
+    assert lane.likely_length([b"key"]) == 0
+    tier.is_broken = False
+    assert lane.flush(5)
+    assert tier.scopes == [StoredScope(tenant=bytes(16))]
+    lane.close(1)
