@@ -68,16 +68,17 @@ def tiers(
     )
 
     with TemporaryDirectory(dir=folder) as place:
-        rows = list(
-            measure(
-                roomy,
-                lengths,
-                Path(place),
-                env=os.environ,
-                report=report,
-                remote=None if remote is None else partial(RemoteTier, remote),
-            )
-        )
+        rows = []
+        for row in measure(
+            roomy,
+            lengths,
+            Path(place),
+            env=os.environ,
+            report=report,
+            remote=None if remote is None else partial(RemoteTier, remote),
+        ):
+            report(f"{row.source}: {row.prompt_tokens} tokens in {row.seconds:.3f} s")
+            rows.append(row)
     pool_bytes = 4 * (load_tokens + 32) * a_token
     small = msgspec.structs.replace(config, kv_memory_bytes=pool_bytes)
     loads = list(measure_load(small, load_tokens, env=os.environ, report=report))

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec import structs
@@ -26,6 +27,7 @@ from prefixcache.types import (
     GenerationRequest,
     RequestId,
     SamplingParams,
+    Started,
 )
 from prefixcache.wire import (
     HEADER,
@@ -93,8 +95,9 @@ class Gateway:
             parts += part
         return parts
 
-    def start(self, model: Path) -> ToGateway:
-        self.send(Start(EngineConfig(model=str(model), kv_memory_bytes=1 << 20, threads=1)))
+    def start(self, model: Path, **settings: Any) -> ToGateway:
+        config = EngineConfig(model=str(model), kv_memory_bytes=1 << 20, threads=1, **settings)
+        self.send(Start(config))
         while isinstance(message := self.receive(), Progress):
             pass
         return message
@@ -173,6 +176,25 @@ def test_requests_are_served_and_the_second_hits(gateway: Gateway, model_folder:
     assert gateway.process.stdout is not None
     assert gateway.process.stdout.read() == b""  # whatever libraries print goes elsewhere
     assert gateway.close() == 0
+
+
+def test_a_restarted_worker_finds_its_prefixes_on_the_disk(
+    tmp_path: Path, model_folder: Path
+) -> None:
+    """What one worker wrote before it was told to stop, the next one reads; its folder is free."""
+    found = []
+    for number in range(2):
+        (folder := tmp_path / f"{number}").mkdir()
+        gateway = Gateway(folder)
+        disk = str(tmp_path / "disk")
+        assert isinstance(gateway.start(model_folder, disk=disk, tier_loading="always"), Ready)
+        gateway.send(request("r"))
+        events = [event for event, _ in gateway.events("r")]
+        assert isinstance(events[0], Started)
+        found.append((events[0].cached_tokens, events[0].tier_tokens))
+        gateway.send(Stop())
+        assert gateway.close() == 0
+    assert found == [(0, {}), (32, {"disk": 32})]
 
 
 def test_cancelled_request_ends_and_releases(gateway: Gateway, model_folder: Path) -> None:
