@@ -9,10 +9,17 @@ from typing import cast, get_args
 import click
 
 from gateway.bench import each, one_of, save
+from prefixcache.bench.kv_formats import (
+    compare_formats,
+    formats_data,
+    formats_table,
+    long_text,
+)
 from prefixcache.bench.quality import as_data, as_table, compare, own_text
-from prefixcache.config import EngineConfig, WeightsName
+from prefixcache.config import EngineConfig, KVFormatName, WeightsName
 
 _ROOM_BYTES = 512 * 1024**2  # for the KV of what is measured
+_FORMATS = each(one_of(get_args(KVFormatName)))
 
 
 @click.command("quality", epilog="Example: prefixcache bench quality --weights int8")
@@ -26,6 +33,13 @@ _ROOM_BYTES = 512 * 1024**2  # for the KV of what is measured
     help="What to hold to float32.",
 )
 @click.option(
+    "--kv-format",
+    "kv_formats",
+    callback=lambda *given: () if given[2] is None else _FORMATS(*given),
+    metavar="NAME,...",
+    help="Compare formats of cached state instead, with the model's own.",
+)
+@click.option(
     "--text",
     "text_file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -37,6 +51,7 @@ _ROOM_BYTES = 512 * 1024**2  # for the KV of what is measured
 def quality(
     model: str | None,
     weights: tuple[str, ...],
+    kv_formats: tuple[KVFormatName, ...],
     text_file: Path | None,
     threads: int,
     repeats: int,
@@ -45,19 +60,40 @@ def quality(
     """Hold 16-bit and int8 weights to float32: how a text is predicted, and how fast.
 
     `KL` is the divergence from float32 in nats a token, `agree` the share of tokens after which
-    the best next token is the same.
+    the best next token is the same. With --kv-format it is weights that stay, and cached state
+    that is kept in fewer bits.
     """
-    text = own_text() if text_file is None else text_file.read_text(encoding="utf-8")
-    rows = list(
-        compare(
-            EngineConfig(model=model, threads=threads, kv_memory_bytes=_ROOM_BYTES),
-            cast(tuple[WeightsName, ...], weights),
-            text,
+    config = EngineConfig(model=model, threads=threads, kv_memory_bytes=_ROOM_BYTES)
+    given = None if text_file is None else text_file.read_text(encoding="utf-8")
+    if kv_formats:
+        found = compare_formats(
+            config,
+            kv_formats,
+            long_text() if given is None else given,
             repeats=repeats,
             env=os.environ,
-            report=lambda line: click.echo(line, err=True),
+            report=_report,
+        )
+        _tell(formats_table(found), formats_data(found), json_file)
+        return
+    rows = list(
+        compare(
+            config,
+            cast(tuple[WeightsName, ...], weights),
+            own_text() if given is None else given,
+            repeats=repeats,
+            env=os.environ,
+            report=_report,
         )
     )
-    click.echo(as_table(rows))
+    _tell(as_table(rows), as_data(rows), json_file)
+
+
+def _report(line: str) -> None:
+    click.echo(line, err=True)
+
+
+def _tell(table: str, rows: list[dict[str, object]], json_file: Path | None) -> None:
+    click.echo(table)
     if json_file is not None:
-        save(json_file, {"results": as_data(rows)})
+        save(json_file, {"results": rows})

@@ -27,7 +27,14 @@ from gateway.server import StopSignals, serve
 from gateway.settings import Sources
 from gateway.state_files import state_path
 from gateway.usage_db import UsageDb, UsageFileError, state_file
-from prefixcache.config import DType, EngineConfig, PolicyName, SpeculationName, WeightsName
+from prefixcache.config import (
+    DType,
+    EngineConfig,
+    KVFormatName,
+    PolicyName,
+    SpeculationName,
+    WeightsName,
+)
 from prefixcache.errors import ConfigError, ModelError, PrefixCacheError, TraceError
 
 _log = logging.getLogger(__name__)
@@ -193,6 +200,11 @@ def commands() -> None:
     "--weights",
     type=click.Choice(get_args(WeightsName)),
     help="How weights are kept: fewer bits are faster, more are exact.  [default: auto: 16bit]",
+)
+@click.option(
+    "--kv-format",
+    type=click.Choice(get_args(KVFormatName)),
+    help="How cached state is kept: fewer bits hold more of it.  [default: auto: as computed]",
 )
 @click.option(
     "--speculation",

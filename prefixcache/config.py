@@ -12,6 +12,7 @@ from prefixcache.types import MAX_GRAMMAR_BYTES
 PolicyName = Literal["lru", "cost-aware", "learned", "lfu", "fifo", "slru", "priority", "ttl"]
 AdmissionOrderName = Literal["cache-aware", "fcfs"]
 DType = Literal["auto", "float32", "bfloat16", "float16"]
+KVFormatName = Literal["auto", "float32", "bfloat16", "float16", "fp8", "int8", "int4"]
 WeightsName = Literal["auto", "float32", "16bit", "int8"]
 SpeculationName = Literal["auto", "off"]
 LoadingName = Literal["auto", "always", "never"]
@@ -27,6 +28,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     adapters: dict[str, str] = {}  # LoRA adapters to begin with: folders by name
     dtype: DType = "auto"  # auto: float32 on a CPU, the checkpoint's own on a GPU
     weights: WeightsName = "auto"  # what products read; auto: 16bit on a CPU, dtype on a GPU
+    kv_format: KVFormatName = "auto"  # how keys and values are kept; auto: in dtype
     invariant: bool = False  # a request's logits do not depend on others or the cache, bit for bit
     device: str = "auto"  # auto: cuda where there is one, else cpu
     threads: int | None = None  # torch's CPU threads; None: torch decides
@@ -89,6 +91,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             require_adapter_name(name)
         self._require_choice("eviction_policy", get_args(PolicyName))
         self._require_choice("admission_order", get_args(AdmissionOrderName))
+        self._require_choice("kv_format", get_args(KVFormatName))
         self._require_choice("weights", get_args(WeightsName))
         self._require_choice("speculation", get_args(SpeculationName))
         self._require_choice("tier_loading", get_args(LoadingName))

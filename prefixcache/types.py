@@ -252,14 +252,17 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     kv_bytes_per_token: int
     pool_blocks: int
     block_size_tokens: int
-    dtype: str  # of keys, values and activations
+    dtype: str  # of activations, and of keys and values as they are computed
     weights: str  # what the matrix products read: float32, float16, bfloat16 or int8
     device: str
     load_id: str  # differs at every load, whatever the name
+    kept_as: str = "auto"  # the format of keys and values in the store; auto: dtype
     max_grammar_bytes: int = MAX_GRAMMAR_BYTES  # of what one answer must follow
     adapters: tuple[AdapterInfo, ...] = ()  # loaded now, in order of their first load
 
     @property
     def kv_format(self) -> str:
         """What makes KV unusable elsewhere beside the model: its numbers and the weights'."""
-        return f"{self.dtype}, weights {self.weights}"
+        kept_as = self.dtype if self.kept_as == "auto" else self.kept_as
+        kv = "" if kept_as == self.dtype else f", kept as {kept_as}"
+        return f"{self.dtype}, weights {self.weights}{kv}"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from examples import attention_speed, gateway_cost, invariant_cost
+from examples import attention_speed, gateway_cost, invariant_cost, kv_formats
 from examples.index_speed import (
     NOT_MEASURED,
     OURS,
@@ -129,6 +129,17 @@ def test_the_page_on_adapters_shows_what_its_result_holds() -> None:
     page = ADAPTERS.read_text(encoding="utf-8")
     for row in read("adapters.json")["results"]:
         assert f"| {row['case']} | {row['step_ms']:.1f} | {row['to_plain']:.2f} |" in page
+
+
+def test_the_table_of_kv_formats_has_what_a_result_holds() -> None:
+    """Each format of a result is a line of the page, with its bytes, quality and time."""
+    quality = {"perplexity": 20.125, "kl_mean": 0.00061, "kl_max": 0.011, "agreement": 0.986}
+    row = {"kv_format": "int8", "bytes_per_token": 11880, "tokens": 10_390, "step_ratio": 1.5}
+    machine = {"cores": 2, "processor": "CPU", "python": "3.11"}
+    result = {"machine": machine, "results": [row | {"quality": quality}]}
+    page = kv_formats.render(kv_formats.PAGE.read_text(encoding="utf-8"), result)
+    assert "| `int8` | 11,880 | 20.12 | 0.00061 | 0.011 | 98.6% | 1.50 |" in page
+    assert "10,390 tokens, 2 cores" in page
 
 
 def test_the_settings_of_the_scheduling_page_have_their_defaults() -> None:

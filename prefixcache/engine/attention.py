@@ -21,6 +21,7 @@ from prefixcache.engine.parts import OwnPart, Part, RunPart
 from prefixcache.engine.plan import Step
 from prefixcache.engine.softmax import Scores, merge_into, softmax_attention
 from prefixcache.errors import EngineError
+from prefixcache.kv import Kept
 
 NAME = "prefixcache"  # under which transformers knows it
 IGNORED = frozenset({"position_ids", "use_cache", "output_attentions", "is_causal"})
@@ -46,7 +47,7 @@ def paged_attention(
     Args:
         module: the attention layer; `layer_idx` names its KV.
         query: [1, heads, t, key_dim], the rows of every chunk one after another.
-        key, value: [1, kv_heads, t, dim], already written to the store by the cache object.
+        key, value: [1, kv_heads, t, dim], as the cache object gave them when it wrote them.
         attention_mask: unused; what a row sees is in `step`.
         step: the plan of this forward, passed through the model's keyword arguments.
         scaling: of the scores; None: key_dim ** -0.5.
@@ -83,7 +84,7 @@ def attended(
 
     Args:
         query: [heads, t, key_dim].
-        key, value: [kv_heads, t, dim], already written to the store.
+        key, value: [kv_heads, t, dim], as the store gave them when they were written.
         step: the plan of this forward.
         layer: whose KV is read.
         scores: how scores are made.
@@ -93,7 +94,8 @@ def attended(
         [t, heads * value_dim], one row for each token.
     """
     planned = step.groups[step.store.group_of(layer)]
-    keys, values = step.store.layer(layer)
+    keys, values = step.store.kept(layer)
+    query = keys.turned(query)
     if planned.fixed is not None:
         output = fixed_attention(query, keys, values, planned.fixed, scores, sinks)
         return output.reshape(output.shape[1], -1)
@@ -122,13 +124,13 @@ class _Call:
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        keys: Tensor,
-        values: Tensor,
+        keys: Kept,
+        values: Kept,
         scores: Scores,
     ) -> None:
         """`query`, `key` and `value` are the call's, `keys` and `values` the store's."""
         heads, self.n_rows, key_dim = query.shape
-        self.kv_heads = keys.shape[0]
+        self.kv_heads = key.shape[0]
         self.group = heads // self.kv_heads
         rows = query.view(self.kv_heads, self.group, self.n_rows, key_dim).transpose(1, 2)
         self.folded = rows.reshape(self.kv_heads, -1, key_dim)
@@ -165,7 +167,7 @@ class _Call:
     def _nothing(self) -> tuple[Tensor, Tensor]:
         """Return what stands before the first part is merged."""
         shape = (self.kv_heads, self.folded.shape[1])
-        output = self.folded.new_zeros((*shape, self.values.shape[-1]), dtype=torch.float32)
+        output = self.folded.new_zeros((*shape, self.values.dim), dtype=torch.float32)
         return output, self.folded.new_full(shape, -torch.inf, dtype=torch.float32)
 
     def unfolded(self, output: Tensor) -> Tensor:
@@ -180,19 +182,18 @@ class _Call:
         is_whole = part.rows.stop - part.rows.start == self.n_rows
         query = self.folded if is_whole else self.folded[:, self._rows(part)]
         if isinstance(part, RunPart):
-            start, n_keys = part.slots.start, part.slots.stop - part.slots.start
             output, lse = softmax_attention(
                 query.unsqueeze(1),
-                self.keys.narrow(1, start, n_keys).unsqueeze(1),
-                self.values.narrow(1, start, n_keys).unsqueeze(1),
+                self.keys.run(part.slots, part.keys).unsqueeze(1),
+                self.values.run(part.slots, part.values).unsqueeze(1),
                 self.scores,
             )
             return output.squeeze(1), lse.squeeze(1)
         if isinstance(part, OwnPart):
             return self._own_part(part, query)
         shape = (self.kv_heads, part.n_readers, -1)
-        keys = torch.index_select(self.keys, 1, part.slots, out=part.keys)
-        values = torch.index_select(self.values, 1, part.slots, out=part.values)
+        keys = self.keys.at(part.slots, part.keys)
+        values = self.values.at(part.slots, part.values)
         output, lse = softmax_attention(
             query.view(*shape, query.shape[-1]),
             keys.view(*shape, keys.shape[-1]),

@@ -13,12 +13,13 @@ from torch import Tensor
 from prefixcache.engine.segments import SEGMENT_TOKENS, TILE_TOKENS, FixedReads, SegmentPart
 from prefixcache.engine.softmax import Scores, softmax_attention
 from prefixcache.engine.steady import steady_exp
+from prefixcache.kv import Kept
 
 
 def fixed_attention(
     query: Tensor,
-    keys: Tensor,
-    values: Tensor,
+    keys: Kept,
+    values: Kept,
     reads: FixedReads,
     scores: Scores,
     sinks: Tensor | None = None,
@@ -27,7 +28,7 @@ def fixed_attention(
 
     Args:
         query: [heads, t, key_dim].
-        keys, values: the store's, [kv_heads, n_slots, dim].
+        keys, values: the store's.
         reads: the plan of this step.
         scores: how scores are made.
         sinks: [heads], one more score for every row, with no value; merged last.
@@ -36,33 +37,34 @@ def fixed_attention(
         [1, t, heads, value_dim].
     """
     heads, n_rows, dim = query.shape
-    kv_heads = keys.shape[0]
+    kv_heads = keys.kv_heads
     group = heads // kv_heads
     rows = query.view(kv_heads, group, n_rows, dim).transpose(1, 2)
     tiles = rows.index_select(1, reads.gather).view(kv_heads, -1, TILE_TOKENS * group, dim)
-    merge = _Merge(tiles, values.shape[-1])
+    merge = _Merge(tiles, values.dim)
     for part in reads.parts:
         found = _attended(tiles[:, part.tiles], keys, values, part, scores, group)
         merge.take(part.tiles, *found)
     if sinks is not None:
         merge.take_sinks(sinks.to(tiles.dtype).view(kv_heads, 1, group).repeat(1, 1, TILE_TOKENS))
-    output = merge.output().view(kv_heads, -1, group, values.shape[-1])
+    output = merge.output().view(kv_heads, -1, group, values.dim)
     taken = output.index_select(1, reads.places).transpose(0, 1)
     return taken.reshape(1, n_rows, heads, -1)
 
 
 def _attended(
-    query: Tensor, keys: Tensor, values: Tensor, part: SegmentPart, scores: Scores, group: int
+    query: Tensor, keys: Kept, values: Kept, part: SegmentPart, scores: Scores, group: int
 ) -> tuple[Tensor, Tensor]:
-    wide = (keys.shape[0], query.shape[1], SEGMENT_TOKENS, -1)
+    kv_heads = keys.kv_heads
+    wide = (kv_heads, query.shape[1], SEGMENT_TOKENS, -1)
     if isinstance(part.slots, slice):
-        key, value = keys[:, part.slots], values[:, part.slots]
+        key, value = keys.run(part.slots), values.run(part.slots)
     else:
-        key, value = keys.index_select(1, part.slots), values.index_select(1, part.slots)
+        key, value = keys.at(part.slots), values.at(part.slots)
     return softmax_attention(
         query,
-        key.view(keys.shape[0], part.n_sources, SEGMENT_TOKENS, -1).expand(wide),
-        value.view(keys.shape[0], part.n_sources, SEGMENT_TOKENS, -1).expand(wide),
+        key.view(kv_heads, part.n_sources, SEGMENT_TOKENS, -1).expand(wide),
+        value.view(kv_heads, part.n_sources, SEGMENT_TOKENS, -1).expand(wide),
         scores,
         None if part.mask is None else part.mask.bias(group, query.dtype),
     )

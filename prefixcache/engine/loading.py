@@ -24,7 +24,7 @@ from prefixcache.engine.selfcheck import N_TOKENS, check_model
 from prefixcache.engine.weights import WeightKind, choose_kind, load_dtype, pack_model
 from prefixcache.engine.window_room import CHUNK_TOKENS
 from prefixcache.errors import ConfigError, ModelError
-from prefixcache.kv import KVLayout, KVPools, KVStore
+from prefixcache.kv import KVLayout, KVPools, KVStore, require_format
 from prefixcache.text import Tokenizer
 from prefixcache.types import ModelInfo
 
@@ -101,12 +101,14 @@ def prepare_model(
     """
     paged = PagedModel(model)
     _refuse_variance(paged, config, keeps_modules=keeps_modules)
-    layout = paged.layout(config.block_size_tokens)
+    require_format(config.kv_format, paged.device)
+    layout = paged.layout(config.block_size_tokens, config.kv_format)
     pools = _pools(model, layout, config, paged.device)
     store = KVStore(layout, pools, paged.device)
     digest = _digest(model, layout, config, keeps_modules=keeps_modules)
-    kind = None if keeps_modules else _pack(paged, store, config, report)
-    check_model(paged, store, weights=kind)
+    trial = _trial_store(store)
+    kind = None if keeps_modules else _pack(paged, trial, config, report)
+    check_model(paged, trial, weights=kind)
     if paged.is_invariant:
         check_invariance(paged, store)
     info = ModelInfo(
@@ -122,6 +124,7 @@ def prepare_model(
         weights=kind or str(paged.dtype).removeprefix("torch."),
         device=str(paged.device),
         load_id=secrets.token_hex(8),
+        kept_as=layout.format.name,
         max_grammar_bytes=config.max_grammar_bytes,
     )
     return LoadedModel(paged, store, tokenizer, info, digest)
@@ -137,6 +140,18 @@ def _digest(
     kind = None if keeps_modules else choose_kind(config.weights, dtype, device)
     kv_format = f"{device.type}, weights {kind}, invariant {config.invariant}"
     return model_fingerprint(model, layout, kv_format)
+
+
+def _trial_store(store: KVStore) -> KVStore:
+    """Return a store to check a model in: one that rounds nothing, so that its faults show."""
+    if store.is_plain:
+        return store
+    layout = replace(store.layout, kept_as="auto")
+    return KVStore(layout, _least_blocks(layout.block_size_tokens), store.device)
+
+
+def _least_blocks(block_size_tokens: int) -> int:
+    return -(-N_TOKENS // block_size_tokens) + 1
 
 
 def _pack(
@@ -180,7 +195,7 @@ def _pools(
     memory_bytes = kv_memory_bytes(config.kv_memory_bytes, device)
     if config.invariant:  # it reads segments whole, so local layers keep what windows have passed
         layout = replace(layout, groups=tuple(replace(each, window=None) for each in layout.groups))
-    least = -(-N_TOKENS // config.block_size_tokens) + 1
+    least = _least_blocks(config.block_size_tokens)
     pools = layout.pools_within(
         memory_bytes,
         longest_tokens=min(_length_limits(model, config), default=None),

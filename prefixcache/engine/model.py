@@ -85,8 +85,10 @@ class PagedModel:
             self.use_attention(NAME)
         return logits
 
-    def layout(self, block_size_tokens: int) -> KVLayout:
+    def layout(self, block_size_tokens: int, kv_format: str = "auto") -> KVLayout:
         """Find out what each layer stores, by feeding one token and looking.
+
+        `kv_format`: how it is to be kept.
 
         Raises:
             UnsupportedModelError: some layer keeps no keys and values, or a state instead.
@@ -100,7 +102,7 @@ class PagedModel:
                 " recurrent and cross-attention layers are not supported"
             )
             raise unsupported(self.architecture, reason)
-        return KVLayout(_groups(shapes), block_size_tokens, self.dtype)
+        return KVLayout(_groups(shapes), block_size_tokens, self.dtype, kv_format)
 
     @torch.inference_mode()
     def layer_shapes(self) -> dict[int, LayerShape]:

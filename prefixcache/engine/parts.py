@@ -29,6 +29,11 @@ class Mask:
         self._seen = seen
         self._biases: dict[tuple[int, torch.dtype], Tensor] = {}
 
+    def over(self, columns: slice) -> Mask | None:
+        """Return the mask of some of the keys; None: all rows see all of these."""
+        seen = self._seen[..., columns]
+        return None if bool(seen.all()) else Mask(seen)
+
     def bias(self, heads: int, dtype: torch.dtype) -> Tensor:
         """Return [..., rows * heads, keys]: 0 where a row sees a key, else the lowest number.
 
@@ -48,6 +53,8 @@ class RunPart:
 
     rows: slice
     slots: slice
+    keys: Tensor | None = None  # [kv_heads, keys or more, dim]: where it is decoded
+    values: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from prefixcache.engine.parts import Part, parts_of
 from prefixcache.engine.readers import Reader, Run, joined_runs, readers_of, runs_between
 from prefixcache.engine.segments import Fed, FixedReads, fixed_reads
 from prefixcache.engine.sharing import sharing_order
+from prefixcache.engine.tiling import tiled
 from prefixcache.kv import KVStore
 from prefixcache.types import Span
 
@@ -109,7 +110,7 @@ def _plan_group(
     written = torch.tensor(slots, device=store.device)
     if invariant:
         return GroupStep(written, (), fixed_reads(fed, store, group))
-    return GroupStep(written, parts_of(readers, store, group))
+    return GroupStep(written, tiled(parts_of(readers, store, group), store, group))
 
 
 def _runs(chunk: Chunk, group: int, store: KVStore) -> tuple[Run, ...]:

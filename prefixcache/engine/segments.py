@@ -163,7 +163,7 @@ def _go_together(batch: Sequence[_Reading], new: _Reading, store: KVStore, group
 def _in_place(reading: _Reading, store: KVStore, group: int) -> bool:
     """Whether a segment lies in one run that begins where a copy of it would."""
     run, *others = reading.runs
-    if others or run.stop - run.start != SEGMENT_TOKENS:
+    if not store.is_plain or others or run.stop - run.start != SEGMENT_TOKENS:
         return False
     shape = store.layout.groups[group]
     n_slots = store.n_blocks * store.layout.block_size_tokens

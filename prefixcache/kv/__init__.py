@@ -1,6 +1,17 @@
-"""The bytes behind block ids: layout and store."""
+"""The bytes behind block ids: layout, formats and store."""
 
+from prefixcache.kv.formats import KVFormat, kv_format, require_format
+from prefixcache.kv.kept import Kept
 from prefixcache.kv.layout import KVLayout, KVPools, LayerGroup
 from prefixcache.kv.store import KVStore
 
-__all__ = ["KVLayout", "KVPools", "KVStore", "LayerGroup"]
+__all__ = [
+    "KVFormat",
+    "KVLayout",
+    "KVPools",
+    "KVStore",
+    "Kept",
+    "LayerGroup",
+    "kv_format",
+    "require_format",
+]

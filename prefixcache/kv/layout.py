@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
+from prefixcache.kv.formats import KVFormat, kv_format
+
 PROMPT_WINDOWS = 4  # a prompt so many windows long fills its share of all pools alike
 
 
@@ -31,9 +33,10 @@ class LayerGroup:
     value_dim: int
     window: int | None  # a query sees this many positions, its own included; None: all
 
-    def bytes_per_token(self, itemsize: int) -> int:
+    def bytes_per_token(self, kept: KVFormat) -> int:
         """Return the KV bytes that one position takes in all layers of the group."""
-        return len(self.layers) * self.kv_heads * (self.key_dim + self.value_dim) * itemsize
+        planes = (*kept.keys.planes(self.key_dim), *kept.values.planes(self.value_dim))
+        return len(self.layers) * self.kv_heads * sum(plane.n_bytes for plane in planes)
 
     def blocks_seen(self, block_size_tokens: int) -> int | None:
         """Return the most blocks that one query's positions lie in; None: all before it."""
@@ -48,12 +51,18 @@ class KVLayout:
 
     groups: tuple[LayerGroup, ...]
     block_size_tokens: int
-    dtype: torch.dtype
+    dtype: torch.dtype  # of what is written and read
+    kept_as: str = "auto"  # the format; auto: numbers of that dtype
+
+    @property
+    def format(self) -> KVFormat:
+        """How keys and values are kept."""
+        return kv_format(self.kept_as, self.dtype)
 
     @property
     def bytes_per_token(self) -> int:
         """KV bytes that one position takes in all groups."""
-        return sum(group.bytes_per_token(self.dtype.itemsize) for group in self.groups)
+        return sum(group.bytes_per_token(self.format) for group in self.groups)
 
     def pools_within(
         self, memory_bytes: int, *, longest_tokens: int | None, chunk_tokens: int, least_blocks: int
@@ -82,10 +91,11 @@ class KVLayout:
             chunks = 2 * -(-chunk_tokens // self.block_size_tokens) + 2
             return min(n_blocks, max(share, 2 * seen + chunks, least_blocks))
 
+        kept, size = self.format, self.block_size_tokens
+
         def cost(n_blocks: int) -> int:
-            itemsize, size = self.dtype.itemsize, self.block_size_tokens
             return sum(
-                blocks(group, n_blocks) * group.bytes_per_token(itemsize) * size
+                blocks(group, n_blocks) * group.bytes_per_token(kept) * size
                 for group in self.groups
             )
 

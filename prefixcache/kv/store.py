@@ -1,4 +1,4 @@
-"""The paged KV store: one pair of tensors a layer group, addressed by slot."""
+"""The paged KV store: a few tensors a layer group, addressed by slot."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import torch
 from torch import Tensor
 
 from prefixcache.errors import ConfigError
-from prefixcache.kv.layout import KVLayout, KVPools
+from prefixcache.kv.codecs import Cast
+from prefixcache.kv.kept import Kept
+from prefixcache.kv.layout import KVLayout, KVPools, LayerGroup
+from prefixcache.kv.turning import Turning
 from prefixcache.types import BlockId, Span
 
 
@@ -15,13 +18,15 @@ class KVStore:
 
     A slot is one position's room: slot = block * block_size_tokens + offset. For each group
 
-        keys[layer]    +--------- n_slots ---------+
-          kv head 0    | key_dim | key_dim | ...   |   one head's keys of consecutive slots
-          kv head 1    | key_dim | key_dim | ...   |   are contiguous, so a run of blocks is a
-          ...          +---------------------------+   slice that attention reads in place
+        plane[layer]   +--------- n_slots ---------+
+          kv head 0    |  width  |  width  | ...   |   what one head keeps of consecutive slots
+          kv head 1    |  width  |  width  | ...   |   is contiguous, so a run of blocks is a
+          ...          +---------------------------+   slice
 
-    and the same for values. Keys are stored after rotation. All memory is taken and written
-    once at start, so that a lack of it shows then and not in the middle of a request.
+    Where numbers are kept as they are computed, keys have one plane and values another, and
+    attention reads the slice in place. Other formats have more (numbers, scales) and are decoded
+    as they are read. Keys are stored after rotation. All memory is taken and written once at
+    start, so that a lack of it shows then and not in the middle of a request.
     """
 
     def __init__(self, layout: KVLayout, pools: KVPools | int, device: torch.device) -> None:
@@ -38,91 +43,89 @@ class KVStore:
         self.pools = pools
         self.n_blocks = pools.n_blocks  # positions, in blocks
         self.device = device
-        self._keys: list[Tensor] = []
-        self._values: list[Tensor] = []
+        kept = layout.format
+        # numbers are kept as they are computed, so that attention reads them in place
+        self.is_plain = kept.keys == kept.values == Cast(layout.dtype)
         self._place = {
             layer: (group_index, layer_index)
             for group_index, group in enumerate(layout.groups)
             for layer_index, layer in enumerate(group.layers)
         }
         try:
-            for group, n_blocks in zip(layout.groups, pools.group_blocks, strict=True):
-                n_slots = n_blocks * layout.block_size_tokens
-                shape = (len(group.layers), group.kv_heads, n_slots)
-                for tensors, dim in (
-                    (self._keys, group.key_dim),
-                    (self._values, group.value_dim),
-                ):
-                    room = torch.empty((*shape, dim), dtype=layout.dtype, device=device)
-                    tensors.append(room.fill_(0))
-            self._views = {
-                layer: (self._keys[group][index], self._values[group][index])
-                for layer, (group, index) in self._place.items()
-            }
+            self._planes = [
+                _rooms(layout, group, n_blocks, device)
+                for group, n_blocks in zip(layout.groups, pools.group_blocks, strict=True)
+            ]
         except (RuntimeError, MemoryError) as error:
             memory_bytes = self.memory_bytes
             reason = f"{memory_bytes} bytes could not be taken on {device}; lower it"
             raise ConfigError("kv_memory_bytes", memory_bytes, reason) from error
+        self._kept = {layer: self._views(layer) for layer in self._place}
 
     @property
     def memory_bytes(self) -> int:
         """Bytes that the blocks of all groups take."""
-        itemsize, size = self.layout.dtype.itemsize, self.layout.block_size_tokens
-        sized = zip(self.layout.groups, self.pools.group_blocks, strict=True)
-        return sum(n_blocks * size * group.bytes_per_token(itemsize) for group, n_blocks in sized)
+        sized = enumerate(self.pools.group_blocks)
+        return sum(n_blocks * self.block_bytes(group) for group, n_blocks in sized)
 
     def group_of(self, layer: int) -> int:
         """Return the index of the layer group that holds `layer`."""
         return self._place[layer][0]
 
-    def layer(self, layer: int) -> tuple[Tensor, Tensor]:
-        """Return views of a layer's keys and values, each [kv_heads, n_slots, dim].
+    def layer(self, layer: int) -> tuple[Tensor, ...]:
+        """Return views of a layer's planes, each [kv_heads, n_slots, width]: keys, then values.
 
         Writing to them writes to the store.
         """
-        return self._views[layer]
+        group, index = self._place[layer]
+        return tuple(plane[index] for plane in self._planes[group])
 
-    def write(self, layer: int, slots: Tensor, keys: Tensor, values: Tensor) -> None:
-        """Write the KV of t positions.
+    def kept(self, layer: int) -> tuple[Kept, Kept]:
+        """Return a layer's keys and values, to be written and read as rows."""
+        return self._kept[layer]
+
+    def write(
+        self, layer: int, slots: Tensor, keys: Tensor, values: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Write the KV of t positions, and return it as it is read from now on.
 
         Args:
             layer: the model's layer index.
             slots: int64 [t], no slot twice.
             keys, values: [kv_heads, t, dim].
         """
-        layer_keys, layer_values = self.layer(layer)
-        layer_keys.index_copy_(1, slots, keys.to(layer_keys.dtype))
-        layer_values.index_copy_(1, slots, values.to(layer_values.dtype))
+        kept_keys, kept_values = self._kept[layer]
+        return kept_keys.write_both(kept_values, slots, keys, values)
 
     def copy_block(self, group: int, source: BlockId, target: BlockId, n_tokens: int) -> None:
-        """Copy the first `n_tokens` positions of a block, in every layer of `group`."""
+        """Copy the first `n_tokens` positions of a block, in every layer of `group`, exactly."""
         size = self.layout.block_size_tokens
         read = slice(source * size, source * size + n_tokens)
         write = slice(target * size, target * size + n_tokens)
-        for tensor in (self._keys[group], self._values[group]):
-            tensor[:, :, write] = tensor[:, :, read]
+        for plane in self._planes[group]:
+            plane[:, :, write] = plane[:, :, read]
 
     def block_bytes(self, group: int) -> int:
         """Return the bytes that one block of a layer group takes."""
         shape = self.layout.groups[group]
-        return shape.bytes_per_token(self.layout.dtype.itemsize) * self.layout.block_size_tokens
+        return shape.bytes_per_token(self.layout.format) * self.layout.block_size_tokens
 
     def copy_out(self, group: int, span: Span) -> Tensor:
         """Copy consecutive blocks of a layer group to the host.
 
         Returns:
-            uint8 [n_blocks, block_bytes]: a block's keys of all layers, then its values. Whoever
-            writes it back with `copy_in` has the same bits in the store.
+            uint8 [n_blocks, block_bytes]: a block's planes one after another, each of all layers.
+            Whoever writes it back with `copy_in` has the same bits in the store.
         """
         size = self.layout.block_size_tokens
         slots = slice(span.first * size, (span.first + span.n_blocks) * size)
         planes = [
-            tensor[:, :, slots]
-            .reshape(*tensor.shape[:2], span.n_blocks, size, -1)
+            plane[:, :, slots]
+            .reshape(*plane.shape[:2], span.n_blocks, size, -1)
             .permute(2, 0, 1, 3, 4)
             .reshape(span.n_blocks, -1)
             .view(torch.uint8)
-            for tensor in (self._keys[group], self._values[group])
+            for plane in self._planes[group]
         ]
         return torch.cat(planes, dim=1).to("cpu")
 
@@ -134,10 +137,34 @@ class KVStore:
         size = self.layout.block_size_tokens
         slots = slice(span.first * size, (span.first + span.n_blocks) * size)
         at = 0
-        for tensor in (self._keys[group], self._values[group]):
-            n_layers, kv_heads, _, dim = tensor.shape
-            width = n_layers * kv_heads * size * dim * tensor.element_size()
-            blocks = data[:, at : at + width].contiguous().view(tensor.dtype)
-            shaped = blocks.view(span.n_blocks, n_layers, kv_heads, size, dim)
-            tensor[:, :, slots] = shaped.permute(1, 2, 0, 3, 4).flatten(2, 3).to(tensor.device)
-            at += width
+        for plane in self._planes[group]:
+            n_layers, kv_heads, _, width = plane.shape
+            n_bytes = n_layers * kv_heads * size * width * plane.element_size()
+            blocks = data[:, at : at + n_bytes].contiguous().view(plane.dtype)
+            shaped = blocks.view(span.n_blocks, n_layers, kv_heads, size, width)
+            plane[:, :, slots] = shaped.permute(1, 2, 0, 3, 4).flatten(2, 3).to(plane.device)
+            at += n_bytes
+
+    def _views(self, layer: int) -> tuple[Kept, Kept]:
+        shape = self.layout.groups[self._place[layer][0]]
+        kept, planes = self.layout.format, self.layer(layer)
+        n_keys = len(kept.keys.planes(shape.key_dim))
+        dtype = self.layout.dtype
+        turning = Turning(shape.key_dim, self.device) if kept.turns_keys else None
+        return (
+            Kept(kept.keys, planes[:n_keys], shape.key_dim, dtype, turning),
+            Kept(kept.values, planes[n_keys:], shape.value_dim, dtype),
+        )
+
+
+def _rooms(
+    layout: KVLayout, group: LayerGroup, n_blocks: int, device: torch.device
+) -> tuple[Tensor, ...]:
+    """Return the planes of a group, [layers, kv_heads, n_slots, width], all zero."""
+    kept = layout.format
+    shape = (len(group.layers), group.kv_heads, n_blocks * layout.block_size_tokens)
+    planes = (*kept.keys.planes(group.key_dim), *kept.values.planes(group.value_dim))
+    return tuple(
+        torch.empty((*shape, each.width), dtype=each.dtype, device=device).fill_(0)
+        for each in planes
+    )

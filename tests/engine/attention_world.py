@@ -13,6 +13,7 @@ from prefixcache.engine import attention
 from prefixcache.engine.plan import Chunk, Step, plan_step
 from prefixcache.kv import KVLayout, KVStore, LayerGroup
 from prefixcache.types import BlockId, Span
+from tests.support.kv import KV_FORMATS, spoil
 
 CPU = torch.device("cpu")
 KEY_DIM = 8
@@ -41,6 +42,7 @@ class World:
     seed: int
     softcap: float | None = None
     has_sinks: bool = False
+    kv_format: str = "auto"
 
 
 @st.composite
@@ -64,6 +66,7 @@ def worlds(draw: st.DrawFn) -> World:
         draw(st.integers(0, 2**16)),
         draw(st.sampled_from([None, None, 0.7])),
         draw(st.booleans()),
+        draw(st.sampled_from(["auto", "auto", *KV_FORMATS])),
     )
 
 
@@ -92,15 +95,18 @@ class Scene:
         )
         size = world.block_size
         n_blocks = sum(-(-(each.own_tokens + each.n_new) // size) for each in world.sequences) * 2
-        self.store = KVStore(KVLayout(self.groups, size, torch.float32), n_blocks, CPU)
+        self.store = KVStore(
+            KVLayout(self.groups, size, torch.float32, world.kv_format), n_blocks, CPU
+        )
         self.lengths: list[int] = []
         tables = [self._tables(n_blocks) for _ in self.groups]
         for group in range(len(self.groups)):
-            for kv, dim in zip(self.store.layer(group), (KEY_DIM, world.value_dim), strict=True):
-                kv.fill_(torch.nan)
-                for length, table in zip(self.lengths, tables[group], strict=True):
-                    slots = self.slots(table)[:length]
-                    kv[:, slots] = torch.randn(world.kv_heads, length, dim)
+            spoil(self.store.layer(group))
+            for length, table in zip(self.lengths, tables[group], strict=True):
+                keys, values = (
+                    torch.randn(world.kv_heads, length, dim) for dim in (KEY_DIM, world.value_dim)
+                )
+                self.store.write(group, self.slots(table)[:length], keys, values)
         self.chunks = [
             Chunk(
                 list(range(each.n_new)),
@@ -161,7 +167,7 @@ class Scene:
         return [self._found(step, group, chosen) for group in range(len(self.groups))]
 
     def _found(self, step: Step, group: int, chosen: list[int]) -> list[Tensor]:
-        keys, values = self.store.layer(group)
+        keys, values = self.store.kept(group)
         slots = step.groups[group].slots
         rows = self.rows(step, group, chosen)
         query = torch.empty(self.queries[0].shape[0], len(slots), KEY_DIM)
@@ -170,8 +176,8 @@ class Scene:
         output, _ = attention.paged_attention(
             Layer(group),
             query.transpose(0, 1).contiguous().transpose(0, 1)[None],  # as models lay it out
-            keys[None, :, slots],
-            values[None, :, slots],
+            keys.at(slots)[None],
+            values.at(slots)[None],
             None,
             step=step,
             softcap=self.world.softcap,
@@ -193,11 +199,11 @@ class Scene:
 
     def wanted(self, group: int, index: int) -> Tensor:
         """Return softmax over every visible key, by the plain formula, in float64."""
-        keys, values = self.store.layer(group)
+        keys, values = self.store.kept(group)
         slots = self.slots(self.tables[group][index])[: self.lengths[index]]
         wide = self.world.heads_per_kv_head
-        key = keys[:, slots].double().repeat_interleave(wide, dim=0)
-        value = values[:, slots].double().repeat_interleave(wide, dim=0)
+        key = keys.at(slots).double().repeat_interleave(wide, dim=0)
+        value = values.at(slots).double().repeat_interleave(wide, dim=0)
         query = self.queries[index].double()
         row = torch.arange(len(slots) - query.shape[1], len(slots))[:, None]
         distance = row - torch.arange(len(slots))[None]

@@ -24,6 +24,7 @@ from prefixcache.engine.weights import tiles
 from prefixcache.errors import AdapterError, ConfigError, UnsupportedModelError
 from prefixcache.types import BlockId, Delta, Event, Span, TokenScore
 from tests.support.architectures import tiny_model
+from tests.support.kv import spoil
 from tests.support.models import ARCHITECTURES, Bench, prompt_ids
 
 CPU = torch.device("cpu")
@@ -63,10 +64,9 @@ class Feeding:
         self.tokens = [prompt_ids(n, seed=index) for index, n in enumerate(LENGTHS)]
         self.tokens[2][:SHARED] = self.tokens[0][:SHARED]
         self.tables = [self._tables() for _ in self.loaded.store.layout.groups]
-        for keys_or_values in range(2):
-            for group in self.loaded.store.layout.groups:
-                for layer in group.layers:
-                    self.loaded.store.layer(layer)[keys_or_values].fill_(torch.nan)
+        for group in self.loaded.store.layout.groups:
+            for layer in group.layers:
+                spoil(self.loaded.store.layer(layer))
 
     def _tables(self) -> list[list[Span]]:
         """Return each sequence's blocks: in order, in long pieces, or one here and one there."""

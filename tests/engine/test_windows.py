@@ -12,13 +12,14 @@ from prefixcache.engine.scheduler import Schedule
 from prefixcache.engine.window_room import WindowRoom
 from prefixcache.errors import PoolExhaustedError
 from prefixcache.index import Namespace, PrefixCache, pack
-from prefixcache.kv import KVLayout, KVPools, KVStore, LayerGroup
+from prefixcache.kv import KVLayout, KVPools, KVStore, LayerGroup, kv_format
 from prefixcache.types import BlockId, Span
 from tests.support.models import Bench, oracle, prompt_ids
 from tests.support.storm import Storm, seeds
 
 WINDOWED = ("mistral-window", "qwen2-mixed", "gemma2", "gpt-oss")
 CPU = torch.device("cpu")
+HALF = kv_format("bfloat16", torch.bfloat16)
 
 
 def gemma_like(window: int = 512) -> KVLayout:
@@ -49,7 +50,7 @@ def test_a_long_prompt_takes_a_sixth_of_its_former_room() -> None:
     local, whole = layout.groups
     seen = local.blocks_seen(16)
     assert seen == 33
-    held = whole.bytes_per_token(2) * 32768 + local.bytes_per_token(2) * (seen * 16 + 256)
+    held = whole.bytes_per_token(HALF) * 32768 + local.bytes_per_token(HALF) * (seen * 16 + 256)
     assert round(held / (layout.bytes_per_token * 32768), 2) == 0.17
 
 
@@ -59,7 +60,7 @@ def test_pools_take_the_memory_and_no_more(window: int, memory_bytes: int) -> No
     """All groups together fit, and one more block of positions would not."""
     layout = gemma_like(window)
     pools = divided(layout, memory_bytes)
-    sizes = [group.bytes_per_token(2) * 16 for group in layout.groups]
+    sizes = [group.bytes_per_token(HALF) * 16 for group in layout.groups]
     taken = sum(n * size for n, size in zip(pools.group_blocks, sizes, strict=True))
     assert taken <= memory_bytes < taken + 2 * sum(sizes)
     assert all(n <= pools.n_blocks for n in pools.group_blocks)

@@ -148,6 +148,7 @@ def test_flags_win_over_the_file(model: str, tmp_path: Path) -> None:
         ("serve", "--kv-memory", "lots"),
         ("serve", "--dtype", "int3"),
         ("serve", "--weights", "4bit"),
+        ("serve", "--kv-format", "int3"),
         ("serve", "--threads", "0"),
         ("serve", "--drain-seconds", "-1"),
         ("serve", "--drain-seconds", "nan"),
@@ -161,6 +162,7 @@ def test_flags_win_over_the_file(model: str, tmp_path: Path) -> None:
         ("bench", "attention", "--streams", "0"),
         ("bench", "attention", "--new", "x"),
         ("bench", "quality", "--weights", "4bit"),
+        ("bench", "quality", "--kv-format", "int3"),
     ],
 )
 def test_bad_input_is_one_line_and_code_2(

@@ -24,6 +24,7 @@ from prefixcache.types import (
     Started,
 )
 from tests.support.architectures import VOCAB_SIZE
+from tests.support.kv import spoil
 from tests.support.models import CLEAR_GAP, Bench, prompt_ids
 
 
@@ -40,19 +41,19 @@ def poison(bench: Bench) -> None:
     store = bench.loaded.store
     size = bench.config.block_size_tokens
 
-    def spoil(group: int, first: int, n_blocks: int) -> None:
+    def spoil_blocks(group: int, first: int, n_blocks: int) -> None:
         for layer in store.layout.groups[group].layers:
-            for tensor in store.layer(layer):
-                tensor[:, first * size : (first + n_blocks) * size] = torch.nan
+            slots = slice(first * size, (first + n_blocks) * size)
+            spoil(plane[:, slots] for plane in store.layer(layer))
 
     core = bench.engine.cache._core
     whole, windows = iter(core.pools.pools), iter(core.windows.pools)
     pools = [next(windows if is_window else whole) for is_window, _ in core.places]
     for group, pool in enumerate(pools[-len(store.layout.groups) :]):
-        spoil(group, 0, store.pools.group_blocks[group])
+        spoil_blocks(group, 0, store.pools.group_blocks[group])
 
         def freed(span: Span, give_back: Any = pool.free, group: int = group) -> None:
-            spoil(group, span.first, span.n_blocks)
+            spoil_blocks(group, span.first, span.n_blocks)
             give_back(span)
 
         pool.free = freed  # type: ignore[method-assign]

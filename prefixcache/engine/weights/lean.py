@@ -77,7 +77,7 @@ class LeanLayer(nn.Module):
         query, key = torch.split(rotated, [parts.heads, parts.kv_heads])
         value = heads[:, n_rotated:].transpose(0, 1)
         slots = step.groups[step.store.group_of(self._layer)].slots
-        step.store.write(self._layer, slots, key, value)
+        key, value = step.store.write(self._layer, slots, key, value)
         seen = attended(query, key, value, step, self._layer, self._scores)
         output = self._products.output(seen)
         after = parts.norms.after_attention

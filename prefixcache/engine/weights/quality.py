@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.nn.functional import kl_div
 
 from prefixcache.engine.loading import LoadedModel
 from prefixcache.engine.plan import Chunk, Step, plan_step
@@ -28,13 +29,14 @@ class Quality:
     agreement: float  # share of tokens after which both have the same best next token
 
 
-def log_probabilities(loaded: LoadedModel, token_ids: Sequence[int]) -> Tensor:
-    """Return float32 [len(token_ids), vocab_size]: what follows each token, paged as served.
+def log_probabilities(loaded: LoadedModel, token_ids: Sequence[int], *, first: int = 0) -> Tensor:
+    """Return float32 [tokens, vocab_size]: what follows each token, paged as served.
 
-    Overwrites the store's first blocks, which must be unused.
+    Overwrites the store's first blocks, which must be unused, or have what an earlier call wrote
+    of the tokens before `first`: these are not fed again.
     """
     parts = []
-    for start in range(0, len(token_ids), _CHUNK_TOKENS):
+    for start in range(first, len(token_ids), _CHUNK_TOKENS):
         part = token_ids[start : start + _CHUNK_TOKENS]
         step = _step(loaded, [_chunk(loaded, part, start, 0)])
         rows = torch.arange(len(part), device=loaded.model.device)
@@ -57,6 +59,39 @@ def quality(found: Tensor, reference: Tensor, token_ids: Sequence[int]) -> Quali
         kl_max=divergences.max().item(),
         agreement=same.double().mean().item(),
     )
+
+
+@dataclass(slots=True)
+class QualitySums:
+    """How a model predicts a text that is read piece by piece, beside a reference."""
+
+    loss: float = 0.0
+    divergence: float = 0.0
+    most: float = 0.0
+    n_agreeing: int = 0
+    n_tokens: int = 0
+    n_predicted: int = 0
+
+    def add(self, found: Tensor, reference: Tensor, following: Sequence[int]) -> None:
+        """Take rows of log-probabilities, and the tokens that follow all or all but the last."""
+        n = len(following)
+        rows = torch.tensor(following, dtype=torch.int64, device=found.device)[:, None]
+        self.loss -= found[:n].gather(1, rows).sum().item()
+        apart = kl_div(found, reference, reduction="none", log_target=True).sum(-1)
+        self.divergence += apart.sum().item()
+        self.most = max(self.most, apart.max().item())
+        self.n_agreeing += int((found.argmax(-1) == reference.argmax(-1)).sum())
+        self.n_tokens += len(found)
+        self.n_predicted += n
+
+    def quality(self) -> Quality:
+        """Return the means."""
+        return Quality(
+            perplexity=math.exp(self.loss / self.n_predicted),
+            kl_mean=self.divergence / self.n_tokens,
+            kl_max=self.most,
+            agreement=self.n_agreeing / self.n_tokens,
+        )
 
 
 def step_ms(

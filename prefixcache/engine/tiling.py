@@ -1,0 +1,70 @@
+"""Parts of attention cut so short that what they read can be decoded into one small room.
+
+Where the store keeps other numbers than attention multiplies, each part decodes its keys and values
+into a room that all parts of a layer group use one after another, in every layer. So however
+long a context is, no more than TILE_KEYS positions of it are ever decoded at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import torch
+
+from prefixcache.engine.parts import Part, RunPart, TailPart
+from prefixcache.kv import KVStore
+
+TILE_KEYS = 1024  # that are decoded at a time, or one of each request of a call
+
+
+def tiled(parts: Sequence[Part], store: KVStore, group: int) -> tuple[Part, ...]:
+    """Return parts that see the same and fit into one room, or `parts` where none is needed."""
+    if store.is_plain:
+        return tuple(parts)
+    short = [piece for part in parts for piece in _pieces(part)]
+    n_keys = max((_n_keys(piece) for piece in short), default=0)
+    shape, layout = store.layout.groups[group], store.layout
+    keys, values = (
+        torch.empty(shape.kv_heads, n_keys, dim, dtype=layout.dtype, device=store.device)
+        for dim in (shape.key_dim, shape.value_dim)
+    )
+    return tuple(
+        replace(piece, keys=keys, values=values) if isinstance(piece, RunPart | TailPart) else piece
+        for piece in short
+    )
+
+
+def _pieces(part: Part) -> Iterator[Part]:
+    if isinstance(part, RunPart):
+        first = part.slots.start
+        for keys in _evenly(part.slots.stop - first, TILE_KEYS):
+            yield replace(part, slots=slice(first + keys.start, first + keys.stop))
+    elif isinstance(part, TailPart):
+        yield from _tail_pieces(part)
+    else:
+        yield part
+
+
+def _tail_pieces(part: TailPart) -> Iterator[TailPart]:
+    """Yield a tail's keys, so many of each reader at a time.
+
+    A row that sees nothing of a piece counts it for nothing, as everywhere.
+    """
+    slots = part.slots.view(part.n_readers, -1)
+    for columns in _evenly(slots.shape[1], max(TILE_KEYS // part.n_readers, 1)):
+        mask = None if part.mask is None else part.mask.over(columns)
+        yield replace(part, slots=slots[:, columns].reshape(-1), mask=mask)
+
+
+def _evenly(n_keys: int, most: int) -> Iterator[slice]:
+    """Yield pieces of like length, so that no call is made for a rest of a few keys."""
+    n_pieces = -(-n_keys // most)
+    for index in range(n_pieces):
+        yield slice(n_keys * index // n_pieces, n_keys * (index + 1) // n_pieces)
+
+
+def _n_keys(part: Part) -> int:
+    if isinstance(part, RunPart):
+        return int(part.slots.stop - part.slots.start)
+    return len(part.slots) if isinstance(part, TailPart) else 0

@@ -1,0 +1,55 @@
+"""The formats in which a store can keep keys and values, by name."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from prefixcache.errors import ConfigError
+from prefixcache.kv.codecs import Cast, Codec, Int8
+from prefixcache.kv.int4 import Int4
+
+E4M3_CAPABILITY = (8, 9)  # of a CUDA device: the first with instructions for it
+
+
+class KVFormat(NamedTuple):
+    """How keys are kept, and how values are."""
+
+    name: str
+    keys: Codec
+    values: Codec
+    turns_keys: bool = False  # see `Turning`
+
+
+def kv_format(name: str, dtype: torch.dtype) -> KVFormat:
+    """Return the format called `name` for a model that computes in `dtype`.
+
+    Raises:
+        ConfigError: there is none of that name.
+    """
+    if name == "auto":
+        name = str(dtype).removeprefix("torch.")
+    codecs: dict[str, tuple[Codec, Codec]] = {
+        "float32": (Cast(torch.float32),) * 2,
+        "bfloat16": (Cast(torch.bfloat16),) * 2,
+        "float16": (Cast(torch.float16),) * 2,
+        "fp8": (Cast(torch.float8_e4m3fn),) * 2,
+        "int8": (Int8(),) * 2,
+        "int4": (Int4(),) * 2,
+    }
+    if name not in codecs:
+        raise ConfigError("kv_format", name, f"must be one of auto, {', '.join(codecs)}")
+    return KVFormat(name, *codecs[name], turns_keys=name == "int4")
+
+
+def require_format(name: str, device: torch.device) -> None:
+    """Raise ConfigError where a device has no instructions for a format."""
+    if name != "fp8":
+        return
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) < E4M3_CAPABILITY:
+        reason = (
+            f"{device} converts it number by number, if at all; int8 takes as much room and is"
+            " nearer to what it stands for"
+        )
+        raise ConfigError("kv_format", name, reason)
