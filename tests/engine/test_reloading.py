@@ -264,3 +264,26 @@ def test_models_from_memory_cannot_be_reloaded() -> None:
     """There is no file to read; the message says so."""
     with pytest.raises(EngineError, match="memory"):
         Bench().engine.reload()
+
+
+def test_who_waits_through_a_reload_keeps_nothing_under_the_old_name(tmp_path: Path) -> None:
+    """A lasting tier that is asked with the old weights again has nothing that the new computed."""
+    folder, disk = tmp_path / "model", str(tmp_path / "kv")
+    server = Server(folder, disk=disk, disk_bytes=1 << 22, tier_loading="always")
+    old_file = (folder / "model.safetensors").read_bytes()
+    server.submit("begun", prompt_ids(20, seed=5), 20)
+    server.step()
+    server.submit("waits", PROMPT)
+    server.reload()
+    server.step()
+    assert server.engine.is_reloading
+    server.drain()
+    assert oracle(server.new, PROMPT, 8).is_same(server.tokens("waits"))
+    assert server.engine.flush(10)
+    server.engine.close()
+    again = Server(folder, disk=disk, disk_bytes=1 << 22, tier_loading="always")
+    assert (folder / "model.safetensors").read_bytes() == old_file
+    tokens = again.run("again", PROMPT)
+    assert again.cached("again") == 0
+    assert oracle(again.old, PROMPT, 8).is_same(tokens)
+    again.engine.close()

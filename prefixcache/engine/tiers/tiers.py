@@ -184,11 +184,13 @@ class Tiers:
         """Have nothing of `scope` found any more in lasting tiers. Does not wait."""
         for lane in self.lanes:
             lane.invalidate(scope)
-        for sequence, use in self._uses.items():
+        for sequence, use in list(self._uses.items()):
             if use.path is None or not scope.holds(use.path.namespace):
                 continue
-            use.next_to_keep = None  # what runs on is the pool's
             self.ahead.take(sequence)
+            use.next_to_keep = None  # what runs on is the pool's
+            if sequence.lease is None:
+                del self._uses[sequence]  # it may be admitted under another name
 
     def stored(self, event: BlockEvent) -> None:
         """Do nothing: what is to be kept comes with its request."""
