@@ -272,6 +272,23 @@ def test_a_full_queue_drops_what_comes(servers: Servers) -> None:
     assert len(servers.tier.records) > n_kept
 
 
+def test_who_stores_nothing_has_nothing_kept(servers: Servers) -> None:
+    """Not even what it has found on the device, and the tier lacks; another request has that."""
+    bench = servers.new(max_step_tokens=8)
+    bench.engine._tiers.lanes[0]._queue_bytes = 1
+    servers.tier.gate.clear()
+    bench.run(PROMPT)
+    servers.tier.gate.set()
+    settled(bench)
+    n_kept = len(servers.tier.records)
+    assert bench.run(PROMPT, 1, store_cache=False).cached_tokens == 40
+    settled(bench)
+    assert len(servers.tier.records) == n_kept
+    bench.run(PROMPT, 1)
+    settled(bench)
+    assert len(servers.tier.records) > n_kept
+
+
 def test_those_who_begin_alike_share_one_reading(servers: Servers) -> None:
     """After a restart a shared prefix is read once, however many come with it at once."""
     old = servers.new()

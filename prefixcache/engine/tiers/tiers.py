@@ -162,7 +162,7 @@ class Tiers:
     def keep(self, sequence: Sequence, lease: Lease) -> None:
         """Keep what a request has committed since the last call."""
         use = self._uses.get(sequence)
-        if use is None or use.path is None or use.next_to_keep is None:
+        if use is None or use.path is None or use.next_to_keep is None or not lease.stores:
             return
         stop = min(lease.stored_blocks, sequence.n_computed // self._size)
         if stop <= use.next_to_keep:
