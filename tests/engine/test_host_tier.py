@@ -8,6 +8,8 @@ import pytest
 
 from prefixcache.control import Invalidation, InvalidationKind
 from prefixcache.errors import ConfigError
+from tests.engine.test_invariant import ScoredBench
+from tests.support.kv import CPU_FORMATS
 from tests.support.models import ARCHITECTURES, Bench, oracle, prompt_ids
 from tests.support.storm import Storm, poison
 
@@ -34,6 +36,32 @@ def test_what_was_evicted_comes_back_as_it_was(architecture: str) -> None:
     assert oracle(bench.reference, PROMPT, 8).is_same(again.token_ids)
     assert host_tokens(bench) == 40
     assert bench.matchable(PROMPT) == 40
+
+
+@pytest.mark.parametrize("name", CPU_FORMATS)
+def test_every_format_comes_back_bit_for_bit(name: str) -> None:
+    """In invariant mode tokens and scores are those that are computed afresh in the format."""
+    bench = ScoredBench(invariant=True, kv_format=name, **ROOM)
+    poison(bench)
+    bench.submit("cold", PROMPT, 8, top_scores=5)
+    bench.drain()
+    bench.engine.cache.evict(10_000)
+    bench.submit("warm", PROMPT, 8, top_scores=5)
+    bench.drain()
+    assert bench.answers["warm"].cached_tokens == 40
+    assert host_tokens(bench) == 40
+    assert bench.told["warm"] == bench.told["cold"]
+
+
+@pytest.mark.parametrize("architecture", ["gemma2", "qwen2-mixed"])
+def test_short_prompts_do_not_fill_the_room_of_windows_for_good(architecture: str) -> None:
+    """Where a window group's share of the host is full, its oldest copies go for new ones."""
+    bench = Bench(architecture, host_memory_bytes=1 << 16, tier_loading="always")
+    for seed in range(12):
+        bench.run(prompt_ids(9, seed=seed), 1)
+        bench.engine.cache.evict(10_000)
+    assert bench.run(prompt_ids(9, seed=11), 1).cached_tokens == 8
+    assert bench.run(prompt_ids(9, seed=0), 1).cached_tokens == 0
 
 
 def test_a_tail_comes_back_behind_what_stayed() -> None:

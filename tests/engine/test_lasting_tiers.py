@@ -12,6 +12,8 @@ import pytest
 from prefixcache.control import Invalidation, InvalidationKind
 from prefixcache.tiers import BlockRecord
 from prefixcache.tiers.disk import DiskTier
+from tests.engine.test_invariant import ScoredBench
+from tests.support.kv import CPU_FORMATS
 from tests.support.models import ARCHITECTURES, Bench, oracle, prompt_ids
 from tests.support.storm import Storm, poison
 from tests.support.tiers import MemoryTier
@@ -68,6 +70,25 @@ def test_a_new_engine_finds_what_the_last_one_computed(servers: Servers, archite
     assert disk_tokens(new) == 40
     assert again.token_ids == first.token_ids
     assert oracle(new.reference, PROMPT, 8).is_same(again.token_ids)
+
+
+@pytest.mark.parametrize("name", CPU_FORMATS)
+def test_every_format_is_found_again_bit_for_bit(tmp_path: Path, name: str) -> None:
+    """In invariant mode a restart changes neither tokens nor scores; other formats find nothing."""
+    told, cached = [], []
+    for kept_as in (name, name, "int8" if name != "int8" else "int4"):
+        disk = DiskTier(tmp_path, max_bytes=1 << 22)
+        bench = ScoredBench(
+            invariant=True, kv_format=kept_as, tier_loading="always", lasting={"disk": disk}
+        )
+        poison(bench)
+        bench.submit("r", PROMPT, 8, top_scores=5)
+        bench.drain()
+        bench.engine.close()
+        told.append(bench.told["r"])
+        cached.append(bench.answers["r"].cached_tokens)
+    assert cached == [0, 40, 0]
+    assert told[0] == told[1]
 
 
 def test_a_disk_keeps_prefixes_over_a_restart(servers: Servers, tmp_path: Path) -> None:

@@ -58,6 +58,11 @@ class HostArena:
             raise ConfigError("host_memory_bytes", memory_bytes, reason) from error
 
     @property
+    def n_groups(self) -> int:
+        """Layer groups of the store."""
+        return len(self._pools)
+
+    @property
     def memory_bytes(self) -> int:
         """Bytes that were taken."""
         return sum(room.numel() for room in self._rooms)

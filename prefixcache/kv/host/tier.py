@@ -82,12 +82,25 @@ class HostTier:
     def make_room(self, n_blocks: int, lost: Callable[[Hashable], None]) -> None:
         """Have room for so many blocks, or as many as there are.
 
+        Of a group that has but some of a path's blocks there is room for as many of those as the
+        copies have that are there now.
+
         Args:
             lost: is told of each copy that is given up, and may `forget` others.
         """
-        n_wanted = min(n_blocks, self.n_blocks)
-        while self.arena.n_free(self._group) < n_wanted and self._copies:
+        wanted = self._wanted(min(n_blocks, self.n_blocks))
+        while self._copies and any(self.arena.n_free(group) < n for group, n in wanted):
             handle, copy = self._copies.popitem(last=False)
             self.counters.evicted_bytes += self.arena.bytes_of(copy)
             self.arena.free(copy)
             lost(handle)
+
+    def _wanted(self, n_blocks: int) -> list[tuple[int, int]]:
+        """Return how many blocks of each group so many of a path take, if it is like the others."""
+        arena, n_used = self.arena, max(self.n_blocks - self.arena.n_free(self._group), 1)
+        shares = (arena.n_blocks(group) - arena.n_free(group) for group in range(arena.n_groups))
+        wanted = {
+            group: min(-(-n_blocks * n_here // n_used), arena.n_blocks(group))
+            for group, n_here in enumerate(shares)
+        }
+        return list((wanted | {self._group: n_blocks}).items())
