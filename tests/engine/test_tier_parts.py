@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from prefixcache.engine.budget import StepBudget
@@ -13,7 +15,7 @@ from prefixcache.engine.tiers.breaker import (
 )
 from prefixcache.engine.tiers.lane import TierLane
 from prefixcache.engine.tiers.speeds import FRESH_SECONDS, TransferSpeed, Worth
-from prefixcache.tiers import StoredScope
+from prefixcache.tiers import BlockRecord, StoredNamespace, StoredScope
 from tests.support.tiers import MemoryTier
 
 
@@ -110,3 +112,41 @@ def test_an_invalidation_that_fails_is_made_before_anything_is_read() -> None:
     assert lane.flush(5)
     assert tier.scopes == [StoredScope(tenant=bytes(16))]
     lane.close(1)
+
+
+def record(tenant: bytes, n_bytes: int) -> BlockRecord:
+    """Return a record of one tenant's, named by it."""
+    owner = StoredNamespace(model=b"m" * 16, adapter=None, tenant=tenant * 16, salt=None)
+    return BlockRecord(tenant * 16, owner.root_key(), owner, b"ids.", (bytes(n_bytes),))
+
+
+def test_an_invalidation_forgets_no_bytes_that_are_being_written() -> None:
+    """What waits is counted until it is written, whatever is dropped meanwhile."""
+    tier = MemoryTier()
+    lane = TierLane("disk", tier, [(100, False)])
+    tier.gate.clear()
+    lane.write([record(b"a", 100)])
+    for _ in range(10_000):
+        if not lane._writes:  # the thread has it
+            break
+        time.sleep(0.001)
+    lane.write([record(b"b", 30)])
+    lane.write([record(b"c", 7)])
+    lane.invalidate(StoredScope(tenant=b"b" * 16))
+    assert lane.waiting_bytes == 107
+    tier.gate.set()
+    assert lane.flush(10)
+    assert lane.waiting_bytes == 0
+    assert set(tier.records) == {b"a" * 16, b"c" * 16}
+    lane.close(1)
+
+
+def test_a_look_that_fails_during_a_call_counts_once() -> None:
+    """The call that was under way has not hung because of it."""
+    clock = Clock()
+    clock.now = 1000.0
+    breaker = Breaker("disk", clock)
+    breaker.begin()
+    breaker.fail(OSError("a look of another thread"))
+    breaker.succeed()
+    assert breaker.failures == 1

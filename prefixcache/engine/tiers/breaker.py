@@ -51,8 +51,8 @@ class Breaker:
 
     def succeed(self) -> None:
         """Note that the call has ended well."""
-        took, self._began = self._clock() - (self._began or 0.0), None
-        if took > HANG_SECONDS:
+        began, self._began = self._began, None
+        if began is not None and self._clock() - began > HANG_SECONDS:
             self._leave_out()
             return
         self._pause = FIRST_PAUSE_SECONDS

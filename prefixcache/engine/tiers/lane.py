@@ -86,7 +86,7 @@ class TierLane:
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes of the records that wait to be written."""
+        """Bytes of the records that are not written yet, those that are being written too."""
         return self._n_waiting_bytes
 
     def likely_length(self, keys: Sequence[bytes]) -> int | None:
@@ -134,9 +134,10 @@ class TierLane:
         """
         with self._changed:
             self._scopes.append(scope)
+            before = self._queued_bytes()
             kept = [[r for r in batch if not scope.holds(r.namespace)] for batch in self._writes]
             self._writes = deque(batch for batch in kept if batch)
-            self._n_waiting_bytes = sum(r.n_bytes for batch in self._writes for r in batch)
+            self._n_waiting_bytes -= before - self._queued_bytes()  # one batch may be under way
             self._changed.notify_all()
 
     def flush(self, seconds: float) -> bool:
@@ -231,8 +232,11 @@ class TierLane:
         else:
             self.counters.dropped_bytes += n_bytes
         with self._changed:
-            self._n_waiting_bytes = max(self._n_waiting_bytes - n_bytes, 0)
+            self._n_waiting_bytes -= n_bytes
             self._changed.notify_all()
+
+    def _queued_bytes(self) -> int:
+        return sum(record.n_bytes for batch in self._writes for record in batch)
 
     def _call(self, call: Callable[[], None]) -> bool:
         """Make a call into the tier; return whether it went well."""
