@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 
+from prefixcache.config import EngineConfig
 from prefixcache.control import Invalidation, InvalidationKind
+from prefixcache.engine.tiers import open_lasting
+from prefixcache.errors import ConfigError
 from prefixcache.tiers import BlockRecord
 from prefixcache.tiers.disk import DiskTier
 from tests.engine.test_invariant import ScoredBench
@@ -101,6 +104,14 @@ def test_a_disk_keeps_prefixes_over_a_restart(servers: Servers, tmp_path: Path) 
     again = new.run(turn, 4)
     assert again.cached_tokens == (len(PROMPT) + 13 - 1) // 4 * 4
     assert oracle(new.reference, turn, 4).is_same(again.token_ids)
+
+
+def test_a_start_that_is_refused_lets_go_of_the_folder(tmp_path: Path) -> None:
+    """A setting of one tier that cannot work does not leave another one taken."""
+    config = EngineConfig(disk=str(tmp_path), disk_bytes=1 << 22, remote="gopher://nowhere")
+    with pytest.raises(ConfigError):
+        open_lasting(config)
+    DiskTier(tmp_path, max_bytes=1 << 22).close()
 
 
 def test_other_weights_find_nothing(servers: Servers) -> None:

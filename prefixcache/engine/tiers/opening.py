@@ -60,7 +60,12 @@ def open_lasting(config: EngineConfig) -> dict[str, BlockTier]:
         folder = Path(config.disk).expanduser()
         found["disk"] = LateTier(partial(DiskTier, folder, max_bytes=config.disk_bytes))
     if config.remote is not None and config.prefix_cache:
-        found["remote"] = LateTier(partial(RemoteTier, config.remote))
+        try:
+            found["remote"] = LateTier(partial(RemoteTier, config.remote))
+        except ConfigError:
+            for tier in found.values():
+                tier.close()  # or its folder stays taken by nobody
+            raise
     return found
 
 
