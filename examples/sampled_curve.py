@@ -23,7 +23,7 @@ CAPACITIES = (4096, 100_000, 1_000_000, None)
 
 
 class Stream:
-    """Conversations of five turns, until their prompts have so many blocks, made as they are read."""
+    """Conversations of five turns, made as they are read, until they have so many blocks."""
 
     def __init__(self, n_blocks: int) -> None:
         self._n_blocks = n_blocks

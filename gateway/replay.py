@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -12,7 +11,7 @@ from gateway.client.live_report import live_data, live_text
 from gateway.client.own_server import run_to_the_end
 from gateway.policy_flags import policy_flags
 from gateway.replay_live import INTERRUPTED, LiveOptions, replayed_against
-from gateway.replay_live_options import LiveFlags, is_given, live_options
+from gateway.replay_live_options import LiveFlags, asked_of_server, is_given, live_options
 from gateway.replay_options import (
     BYTES_PER_TOKEN,
     read_block_tokens,
@@ -229,12 +228,13 @@ def replay_command(
         idle_ttl_seconds=idle_ttl_seconds, protected_share=protected_share
     )
     if live.against is not None:
-        asked = LiveOptions(
+        asked = asked_of_server(
+            live,
+            live.against,
             model=model,
             policy=policies[0],
             policy_options=policy_options,
             seed=seed if is_given(click.get_current_context(), "seed") else None,
-            **{**asdict(live), "against": live.against},
         )
         _replay_live(traces[0], asked, json_file)
         return
