@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from prefixcache.bench.machine import machine
 from prefixcache.traces import Arrivals, MultiTurn, TraceRequest, sampled_miss_ratio_curve
@@ -56,7 +57,7 @@ def peak_mib() -> float:
     return round(peak / (1024**2 if sys.platform == "darwin" else 1024), 1)
 
 
-def measured(n_blocks: int) -> dict[str, object]:
+def measured(n_blocks: int) -> dict[str, Any]:
     """Return what the curve of so many blocks cost, and hits at some capacities."""
     stream, peak_before, start = Stream(n_blocks), peak_mib(), time.process_time()
     curve = sampled_miss_ratio_curve(stream)
