@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -12,14 +11,16 @@ from gateway.client.live_report import live_data, live_text
 from gateway.client.own_server import run_to_the_end
 from gateway.policy_flags import policy_flags
 from gateway.replay_live import INTERRUPTED, LiveOptions, replayed_against
-from gateway.replay_live_options import LiveFlags, is_given, live_options
+from gateway.replay_live_options import LiveFlags, asked_of_server, is_given, live_options
 from gateway.replay_options import (
     BYTES_PER_TOKEN,
     read_block_tokens,
     read_capacities,
     read_capacity,
     read_encoder,
+    read_running,
     read_warm_up,
+    replay_plan,
 )
 from gateway.replay_run import Reports, explained, load_plots, replayed
 from prefixcache.index.policies import PolicyOptions
@@ -29,8 +30,8 @@ from prefixcache.traces.capacity import Capacity
 from prefixcache.traces.computed import POLICIES
 from prefixcache.traces.reading import SECONDS_PER_UNIT
 from prefixcache.traces.report import as_text
-from prefixcache.traces.runs import ReplayPlan
-from prefixcache.traces.whatif import ROUTINGS, WhatIf
+from prefixcache.traces.running import RunningTimes
+from prefixcache.traces.whatif import ROUTINGS
 
 
 @click.command(
@@ -160,6 +161,14 @@ from prefixcache.traces.whatif import ROUTINGS, WhatIf
     default=0,
     help="Of random routing. With --against: sends the same prompts again.  [default: fresh ones]",
 )
+@click.option(
+    "--running-seconds",
+    "running",
+    callback=read_running,
+    metavar="N|measured",
+    help="What if requests overlapped: each holds its blocks for so long, or for as long as the"
+    " trace says.  [default: one after another]",
+)
 @click.option("--why", "explains", is_flag=True, help="Tell what is shared, by whom and how soon.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the result here.")
 @click.option(
@@ -198,6 +207,7 @@ def replay_command(
     n_replicas: int,
     routing: str,
     seed: int,
+    running: RunningTimes | None,
     explains: bool,
     json_file: Path | None,
     plot_file: Path | None,
@@ -207,8 +217,8 @@ def replay_command(
     """Replay request traces and report hit rates: no model, no HTTP, unless --against names a URL.
 
     TRACE is a file, plain or compressed (.gz, .zst), a folder, or a pattern such as 'logs/*.jsonl'
-    whose files are one trace. Requests run one after another through the real index. Rows that
-    cannot be used are counted and named.
+    whose files are one trace. Requests run through the real index, one after another
+    unless --running-seconds has them overlap. Rows that cannot be used are counted and named.
 
     With --against the requests are sent to a server, at their times or some at a time, and what it
     had cached is set beside what was to be expected. Ctrl-C ends with what was measured.
@@ -229,27 +239,27 @@ def replay_command(
         idle_ttl_seconds=idle_ttl_seconds, protected_share=protected_share
     )
     if live.against is not None:
-        asked = LiveOptions(
+        asked = asked_of_server(
+            live,
+            live.against,
             model=model,
             policy=policies[0],
             policy_options=policy_options,
             seed=seed if is_given(click.get_current_context(), "seed") else None,
-            **{**asdict(live), "against": live.against},
         )
         _replay_live(traces[0], asked, json_file)
         return
-    plan = ReplayPlan(
+    plan = replay_plan(
         policies=policies,
         capacities=capacities,
         block_tokens=block_tokens,
-        options=policy_options,
-        what_if=WhatIf(
-            is_isolated=tenants == "isolated",
-            host_capacity=host_capacity,
-            n_replicas=n_replicas,
-            routing=routing,
-            seed=seed,
-        ),
+        policy_options=policy_options,
+        tenants=tenants,
+        host_capacity=host_capacity,
+        n_replicas=n_replicas,
+        routing=routing,
+        seed=seed,
+        running=running,
     )
     reports = Reports(json_file=json_file, plot_file=plot_file, html_file=html_file)
     if plot_file is not None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import wraps
 from typing import Any
 
 import click
 from click.core import ParameterSource
+
+from gateway.replay_live import LiveOptions
+from prefixcache.index.policies import PolicyOptions
 
 _Function = Callable[..., None]
 
@@ -107,6 +110,29 @@ def live_options(function: _Function) -> _Function:
     for option in reversed(_OPTIONS.values()):
         decorated = option(decorated)
     return decorated
+
+
+def asked_of_server(
+    live: LiveFlags,
+    url: str,
+    *,
+    model: str | None,
+    policy: str,
+    policy_options: PolicyOptions,
+    seed: int | None,
+) -> LiveOptions:
+    """Return what the options ask of a replay against the server at `url`.
+
+    Args:
+        seed: None: prompts that were never sent before.
+    """
+    return LiveOptions(
+        model=model,
+        policy=policy,
+        policy_options=policy_options,
+        seed=seed,
+        **{**asdict(live), "against": url},
+    )
 
 
 def is_given(context: click.Context, name: str) -> bool:

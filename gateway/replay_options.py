@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
@@ -11,8 +12,12 @@ import click
 from gateway.bench import each
 from gateway.config import parse_bytes
 from prefixcache.errors import ConfigError, ModelError, TemplateError
+from prefixcache.index.policies import PolicyOptions
 from prefixcache.text import PromptEncoder
 from prefixcache.traces.capacity import Capacity, parse_capacity
+from prefixcache.traces.running import MEASURED, RunningTimes
+from prefixcache.traces.runs import ReplayPlan
+from prefixcache.traces.whatif import WhatIf
 
 BYTES_PER_TOKEN = "kv_bytes_per_token"  # noqa: S105 (the parameter that sizes in bytes need)
 
@@ -53,6 +58,50 @@ def read_warm_up(context: click.Context, parameter: click.Parameter, text: str) 
         reason = f"{text!r} is neither a number of requests nor a share below 100%"
         raise click.BadParameter(reason, context, parameter)
     return int(found[1]), bool(found[2])
+
+
+def read_running(
+    context: click.Context, parameter: click.Parameter, text: str | None
+) -> RunningTimes | None:
+    """Return how long requests run; None where nothing is said."""
+    if text is None or text == MEASURED:
+        return None if text is None else RunningTimes(None)
+    try:
+        return RunningTimes(float(text))
+    except (ValueError, ConfigError) as error:
+        reason = f"{text!r} is neither seconds nor {MEASURED!r}"
+        raise click.BadParameter(reason, context, parameter) from error
+
+
+def replay_plan(
+    *,
+    policies: Sequence[str],
+    capacities: Sequence[Capacity],
+    block_tokens: Sequence[int | None],
+    policy_options: PolicyOptions,
+    tenants: str,
+    host_capacity: Capacity | None,
+    n_replicas: int,
+    routing: str,
+    seed: int,
+    running: RunningTimes | None,
+) -> ReplayPlan:
+    """Return what the options ask of the index. Raises ConfigError where two do not go together."""
+    what_if = WhatIf(
+        is_isolated=tenants == "isolated",
+        host_capacity=host_capacity,
+        n_replicas=n_replicas,
+        routing=routing,
+        seed=seed,
+        running=running,
+    )
+    return ReplayPlan(
+        policies=policies,
+        capacities=capacities,
+        block_tokens=block_tokens,
+        options=policy_options,
+        what_if=what_if,
+    )
 
 
 def _capacity(text: str, context: click.Context) -> Capacity:

@@ -95,3 +95,12 @@ def test_the_systemd_unit_is_one(tmp_path: Path) -> None:
     )
     assert found.returncode == 0
     assert unit.name not in found.stderr  # it may warn of others
+
+
+def test_the_sampled_curve_is_measured() -> None:
+    """On a stream of at least so many blocks."""
+    from examples import sampled_curve
+
+    result = sampled_curve.measured(2000)
+    assert 2000 <= result["blocks"] < 2100
+    assert result["peak_mib"]["after"] >= result["peak_mib"]["before"] > 0

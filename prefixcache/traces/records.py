@@ -30,6 +30,7 @@ class TraceRequest:
     model: str | None = None
     cached_tokens: int | None = None  # what the server that was recorded reused
     prompt: TracePrompt | None = None  # where it is kept: `ReadOptions.keep_prompts`
+    duration_seconds: float | None = None  # from its start to its end, as it was measured
 
     def with_ids(
         self, timestamp_seconds: float, hash_ids: tuple[int, ...], block_tokens: int
@@ -49,4 +50,5 @@ class TraceRequest:
             self.model,
             self.cached_tokens,
             self.prompt,
+            self.duration_seconds,
         )

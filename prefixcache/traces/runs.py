@@ -47,6 +47,9 @@ class ReplayPlan:
             if name in COMPUTED and not self.what_if.is_one_cache:
                 reason = "is computed for one cache with one tier and nothing published"
                 raise ConfigError("policy", name, reason)
+            if name in COMPUTED and self.what_if.running is not None:
+                reason = "is computed for requests that run one after another"
+                raise ConfigError("policy", name, reason)
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,6 +105,16 @@ def test_weka_requests_are_read_with_those_of_subagents(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("told", "duration"),
+    [(2.5, 2.5), (0, 0.0), (None, None), (-1, None), ("soon", None), ([1], None), (True, None)],
+)
+def test_how_long_a_weka_request_took(tmp_path: Path, told: object, duration: float | None) -> None:
+    """What is no number of seconds is not known; the row is used all the same."""
+    (request,) = read_trace(write_weka(tmp_path / "a.json", {**WEKA, "api_time": told}))
+    assert request.duration_seconds == duration
+
+
 def test_a_folder_is_its_conversations_at_once(tmp_path: Path) -> None:
     """Equal ids of two conversations are different prefixes, equal ids of one stay equal."""
     write_weka(tmp_path / "a.json", WEKA, {**WEKA, "t": 9})
@@ -135,6 +145,7 @@ def test_burstgpt_sessions_are_conversations(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "a.csv", BURST, "5,s1,43,GPT-4,100,46,146,Conversation log")
     (request,) = read_trace(path)
     assert (request.input_tokens, request.output_tokens) == (100, 46)
+    assert request.duration_seconds == 43
     assert (request.conversation, request.model) == ("s1", "GPT-4")
     older = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type"
     (request,) = read_trace(write_lines(tmp_path / "b.csv", older, "5,ChatGPT,9,0,9,API log"))

@@ -120,6 +120,54 @@ def test_text_is_tokenized_by_the_given_folder(tmp_path: Path) -> None:
     assert standing_in["results"][0]["tokens"] != n_real
 
 
+@pytest.mark.parametrize(("seconds", "hit_blocks"), [(None, 1), ("0.5", 1), ("2.5", 0)])
+def test_running_requests_hold_their_blocks(
+    tmp_path: Path, seconds: str | None, hit_blocks: int
+) -> None:
+    """What runs holds its prompt and one block more, of four here.
+
+    One after another (4) makes only 2 give way, and (1 2) finds 1. With 2.5 seconds each, (1 2)
+    ends at 2.5; then (3) and (4) start, need two blocks each, and both 1 and 2 give way.
+    """
+    path = write_mooncake(tmp_path / "overlap.jsonl", (1, 2), (3,), (4,), (1, 2))
+    options = () if seconds is None else ("--running-seconds", seconds)
+    row = one_row(tmp_path, path, "--capacity", 3, *options)
+    assert row["hit_blocks"] == hit_blocks
+    assert row.get("running_seconds") == (None if seconds is None else float(seconds))
+    assert row.get("requests_without_duration") == (None if seconds is None else 0)
+
+
+def test_requests_run_as_long_as_was_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first runs for 9 s, so (6) has to spare its second block. The others are over at once."""
+    prompts = ((1, 2), (3,), (4, 5), (6,), (1, 2))
+    entries = [
+        {"t": second, "type": "n", "in": 64 * len(ids), "out": 1, "hash_ids": ids}
+        for second, ids in enumerate(prompts)
+    ]
+    entries[0]["api_time"] = 9.0
+    path = tmp_path / "weka.json"
+    path.write_text(json.dumps({"id": "a", "block_size": 64, "requests": entries}))
+    assert one_row(tmp_path, path, "--capacity", 5)["hit_blocks"] == 1
+    capsys.readouterr()
+    row = one_row(tmp_path, path, "--capacity", 5, "--running-seconds", "measured")
+    assert (row["hit_blocks"], row["running_seconds"]) == (2, "measured")
+    assert row["requests_without_duration"] == 4
+    assert "requests without duration 4" in capsys.readouterr().out
+
+
+def test_overlap_needs_tenants_that_share(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is told what to say; with that it runs."""
+    row = {"messages": [{"role": "user", "content": "hi"}], "tenant": "a"}
+    path = write_lines(tmp_path / "a.jsonl", row)
+    assert run(path, "--running-seconds", 1) == 2
+    assert "say --tenants shared" in capsys.readouterr().err
+    assert run(path, "--running-seconds", 1, "--tenants", "shared") == 0
+
+
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
@@ -132,6 +180,11 @@ def test_text_is_tokenized_by_the_given_folder(tmp_path: Path) -> None:
         (("--format", "csv"), "must be one of mooncake"),
         (("--block-tokens", "700"), "a multiple of the trace's own 512"),
         (("--block-tokens", "x"), "'x' is no number above 0"),
+        (("--running-seconds", "-1"), "'-1' is neither seconds nor 'measured'"),
+        (("--running-seconds", "soon"), "'soon' is neither seconds nor 'measured'"),
+        (("--running-seconds", "measured"), "the trace tells of no request how long it ran"),
+        (("--running-seconds", "1", "--replicas", "2"), "goes with one cache with one tier"),
+        (("--running-seconds", "1", "--policy", "belady"), "that run one after another"),
         (("--warm-up", "100%"), "a share below 100%"),
         (("--speed", "0"), "speed = 0.0: must be a number above 0"),
         (("--speed", "inf"), "speed = inf"),

@@ -64,6 +64,19 @@ def test_figures_of_the_live_replay_are_the_committed_ones() -> None:
     assert cached["server_tokens"] == cached["predicted_tokens"]
 
 
+def test_figures_of_the_sampled_curve_are_the_committed_ones() -> None:
+    """How much it read, what that took, and the command."""
+    result = json.loads((ROOT / "examples/results/sampled_curve.json").read_text(encoding="utf-8"))
+    page = " ".join(PAGE.split())
+    seconds, peak = result["seconds"], result["peak_mib"]
+    assert f"`{result['command']}`" in page
+    assert f"{result['blocks']:,} blocks in {result['requests']:,} made-up requests" in page
+    assert f"{seconds['curve']} seconds of CPU time" in page
+    assert f"{result['microseconds_per_block']} microseconds a block" in page
+    assert f"from {peak['before']} to {peak['after']} MiB" in page
+    assert f"making the trace took {seconds['making_the_trace']} seconds" in page
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server without a model, to send traces to."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
+from math import isfinite
 from pathlib import Path
 from typing import Annotated, NoReturn, TypeVar
 
@@ -83,6 +84,17 @@ def own_ids(ids: tuple[int, ...]) -> tuple[int, ...]:
 def blocks_of(input_tokens: int, block_tokens: int, *, has_partial: bool) -> int:
     """Return how many ids a prompt of that length has."""
     return -(-input_tokens // block_tokens) if has_partial else input_tokens // block_tokens
+
+
+def duration(value: object) -> float | None:
+    """Return how many seconds a request took; None where that is not told, or is no such number."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return None
+    try:
+        seconds = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return seconds if seconds >= 0 and isfinite(seconds) else None
 
 
 def _refuse(data: bytes, reason: str, shows_values: bool) -> NoReturn:

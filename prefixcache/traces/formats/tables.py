@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from prefixcache.errors import TraceError
 from prefixcache.traces.files import read_lines
-from prefixcache.traces.formats.rows import blocks_of
+from prefixcache.traces.formats.rows import blocks_of, duration
 from prefixcache.traces.reading import MAX_INPUT_TOKENS, Reading, RowError
 from prefixcache.traces.records import TraceRequest
 
@@ -25,10 +25,13 @@ class _Columns(NamedTuple):
     output: str
     session: str | None = None
     model: str | None = None
+    duration: str | None = None  # in seconds
 
 
 AZURE_COLUMNS = _Columns("TIMESTAMP", "ContextTokens", "GeneratedTokens")
-BURSTGPT_COLUMNS = _Columns("Timestamp", "Request tokens", "Response tokens", "Session ID", "Model")
+BURSTGPT_COLUMNS = _Columns(
+    "Timestamp", "Request tokens", "Response tokens", "Session ID", "Model", "Elapsed time"
+)
 
 
 def read_azure(path: Path, reading: Reading) -> Iterator[TraceRequest]:
@@ -91,7 +94,14 @@ def _request(
     session = row.get(columns.session) if columns.session else None
     model = row.get(columns.model) if columns.model else None
     return TraceRequest(
-        seconds, n_input, n_output, ids, block_tokens, session or None, model=model or None
+        seconds,
+        n_input,
+        n_output,
+        ids,
+        block_tokens,
+        session or None,
+        model=model or None,
+        duration_seconds=duration(row.get(columns.duration)) if columns.duration else None,
     )
 
 

@@ -16,6 +16,7 @@ from prefixcache.traces.formats.rows import (
     HashId,
     blocks_of,
     decode,
+    duration,
     own_ids,
     require_blocks,
 )
@@ -32,6 +33,7 @@ class _Entry(msgspec.Struct):
     model: str | None = None
     in_: Count | None = msgspec.field(name="in", default=None)  # None: a subagent
     out: Count | None = None
+    api_time: object = None  # seconds, where it was measured
     hash_ids: tuple[HashId, ...] | None = None
     requests: list[msgspec.Raw] = msgspec.field(default_factory=list)
 
@@ -114,5 +116,12 @@ def _request(placed: _Placed, reading: Reading, block_tokens: int, name: str) ->
     seconds = reading.seconds(placed.starts_at + entry.t)
     n_output = reading.count(entry.out, "out")
     return TraceRequest(
-        seconds, entry.in_, n_output, ids, block_tokens, conversation=name, model=entry.model
+        seconds,
+        entry.in_,
+        n_output,
+        ids,
+        block_tokens,
+        conversation=name,
+        model=entry.model,
+        duration_seconds=duration(entry.api_time),
     )
