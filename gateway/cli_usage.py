@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
 
 import click
 
-from gateway.api.usage_report import COUNTERS, UsageAmounts, UsageReport, report_of
+from gateway.api.usage_report import (
+    COUNTERS,
+    TIER_COUNTERS,
+    UsageAmounts,
+    UsageReport,
+    report_of,
+)
 from gateway.client.admin import ask_server, json_text, key_file_option
 from gateway.tables import as_columns, count_text
 from gateway.usage_db import read_usage, state_file
 
 _DAY = click.DateTime(["%Y-%m-%d"])
-_HEADINGS = ("day", "tenant", "model", *(counter.replace("_", " ") for counter in COUNTERS))
 
 
 @click.command("usage", epilog="Example: prefixcache usage http://127.0.0.1:8000 --tenant acme")
@@ -68,9 +74,13 @@ def _read(file: Path, tenant: str | None, first: date, last: date) -> UsageRepor
 
 
 def _table(report: UsageReport) -> str:
-    lines = [(line.day, line.tenant, line.model or "-", *_cells(line)) for line in report.data]
-    return as_columns([_HEADINGS, *lines, ("total", "", "", *_cells(report.total))], n_left=3)
+    shown = [name for name in COUNTERS if name not in TIER_COUNTERS or getattr(report.total, name)]
+    headings = ("day", "tenant", "model", *(counter.replace("_", " ") for counter in shown))
+    lines = [
+        (line.day, line.tenant, line.model or "-", *_cells(line, shown)) for line in report.data
+    ]
+    return as_columns([headings, *lines, ("total", "", "", *_cells(report.total, shown))], n_left=3)
 
 
-def _cells(amounts: UsageAmounts) -> list[str]:
-    return [count_text(getattr(amounts, counter)) for counter in COUNTERS]
+def _cells(amounts: UsageAmounts, shown: Sequence[str]) -> list[str]:
+    return [count_text(getattr(amounts, counter)) for counter in shown]

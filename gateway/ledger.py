@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from prefixcache.types import Delta, Event, Failed, Finished, Started, Usage
 
 
@@ -18,6 +20,7 @@ class Ledger:
         self._prompts = [0] * n_requests
         self._cached = [0] * n_requests
         self._written = [0] * n_requests
+        self._tiers: list[dict[str, int]] = [{}] * n_requests  # of the cached ones, by tier
         self._output = [0] * n_requests
         self._is_begun = [False] * n_requests
         self.first_token_at: float | None = None  # by the clock of whoever reads the events
@@ -41,6 +44,7 @@ class Ledger:
             case Started():
                 self._prompts[index] = event.prompt_tokens
                 self._cached[index] = event.cached_tokens
+                self._tiers[index] = event.tier_tokens
             case Finished(usage=Usage() as usage) | Failed(usage=Usage() as usage):
                 self._prompts[index] = usage.prompt_tokens
                 self._cached[index] = usage.cached_tokens
@@ -56,13 +60,23 @@ class Ledger:
 
     def usage(self) -> Usage:
         """Return the sums so far."""
-        counted = [self._counted(first) for first in range(0, len(self._prompts), self._n_choices)]
+        counted = self._all_counted()
         return Usage(
             prompt_tokens=sum(self._prompts[index] for index in counted),
             cached_tokens=sum(self._cached[index] for index in counted),
             output_tokens=sum(self._output),
             written_tokens=sum(self._written),
         )
+
+    def tier_tokens(self) -> dict[str, int]:
+        """Return how many of the cached tokens were loaded from below the device, by tier."""
+        sums = Counter[str]()
+        for index in self._all_counted():
+            sums.update(self._tiers[index])
+        return dict(sums)
+
+    def _all_counted(self) -> list[int]:
+        return [self._counted(first) for first in range(0, len(self._prompts), self._n_choices)]
 
     def _counted(self, first: int) -> int:
         """Return which choice of the prompt whose first one is `first` counts for the prompt."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from aiohttp import hdrs, web
 
@@ -115,10 +115,13 @@ def _admit(request: web.Request, record: Record) -> None:
     record.admission = record.meter.admit()
 
 
-def _leave(service: Service, record: Record, status: int, usage: Usage) -> None:
+def _leave(
+    service: Service, record: Record, status: int, usage: Usage, tier_tokens: Mapping[str, int]
+) -> None:
     """Put the request on its tenant's account."""
     if record.admission is not None:
-        service.tenancy.leave(record.tenant, record.admission, _outcome(record, status), usage)
+        outcome = _outcome(record, status)
+        service.tenancy.leave(record.tenant, record.admission, outcome, usage, tier_tokens)
     elif record.is_refused:
         service.tenancy.refuse(record.tenant)
 
@@ -134,8 +137,10 @@ def _outcome(record: Record, status: int) -> Outcome:
 def _account(
     service: Service, request: web.Request, record: Record, status: int, seconds: float
 ) -> None:
-    usage = record.ledger.usage() if record.ledger is not None else Usage(0, 0, 0)
-    _leave(service, record, status, usage)
+    ledger = record.ledger
+    usage = ledger.usage() if ledger is not None else Usage(0, 0, 0)
+    tier_tokens = ledger.tier_tokens() if ledger is not None else {}
+    _leave(service, record, status, usage, tier_tokens)
     resource = request.match_info.route.resource
     route = resource.canonical if resource is not None else "none"
     service.metrics.count_answer(route, status)
@@ -145,6 +150,7 @@ def _account(
         status=status,
         seconds=seconds,
         usage=usage,
+        tier_tokens=tier_tokens,
         error=record.error_code,
         tenant=None if record.meter is None else record.tenant.name,
         request_id=record.request_id,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Literal, TypeVar
 
@@ -26,6 +26,7 @@ class RequestLine(msgspec.Struct, frozen=True, kw_only=True):
     status: int
     seconds: float
     usage: Usage
+    tier_tokens: Mapping[str, int] = {}  # of the cached ones, by the tier they were loaded from
     error: str | None
     tenant: str | None  # none: nobody's
     request_id: str
@@ -34,9 +35,13 @@ class RequestLine(msgspec.Struct, frozen=True, kw_only=True):
         return (
             f"{self.method} {self.route} status={self.status} ms={1000 * self.seconds:.1f}"
             f" prompt={self.usage.prompt_tokens} cached={self.usage.cached_tokens}"
-            f" output={self.usage.output_tokens} error={self.error or '-'}"
+            f" tiers={self._tiers} output={self.usage.output_tokens} error={self.error or '-'}"
             f" tenant={self.tenant or '-'} id={self.request_id}"
         )
+
+    @property
+    def _tiers(self) -> str:
+        return ",".join(f"{name}:{n}" for name, n in self.tier_tokens.items()) or "-"
 
 
 class JsonLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +58,7 @@ class JsonLine(msgspec.Struct, frozen=True, kw_only=True):
     duration_ms: float | None
     prompt_tokens: int | None
     cached_tokens: int | None
+    tier_tokens: Mapping[str, int] | None  # of the cached ones, by the tier they came from
     output_tokens: int | None
     error: str | None
     tenant: str | None
@@ -79,6 +85,7 @@ class JsonFormatter(logging.Formatter):
                 duration_ms=_of(line, lambda told: round(1000 * told.seconds, 1)),
                 prompt_tokens=_of(line, lambda told: told.usage.prompt_tokens),
                 cached_tokens=_of(line, lambda told: told.usage.cached_tokens),
+                tier_tokens=_of(line, lambda told: told.tier_tokens),
                 output_tokens=_of(line, lambda told: told.usage.output_tokens),
                 error=_of(line, lambda told: told.error),
                 tenant=_of(line, lambda told: told.tenant),

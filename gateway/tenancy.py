@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime
 from functools import lru_cache
+from types import MappingProxyType
 
 from gateway.admission import Admission, Meter, Outcome
 from gateway.config import Settings
@@ -112,24 +113,41 @@ class Tenancy:
         """Count a request that was not let pass."""
         self._account(tenant.name, "", Outcome.REFUSED, Usage(0, 0, 0))
 
-    def leave(self, tenant: Tenant, admission: Admission, outcome: Outcome, usage: Usage) -> None:
-        """End a request that was let pass, and put what it used on its tenant's account."""
+    def leave(
+        self,
+        tenant: Tenant,
+        admission: Admission,
+        outcome: Outcome,
+        usage: Usage,
+        tier_tokens: Mapping[str, int],
+    ) -> None:
+        """End a request that was let pass, and put what it used on its tenant's account.
+
+        `tier_tokens`: of the cached ones, those loaded from below the device, by tier.
+        """
         admission.leave(usage)
-        self._account(tenant.name, admission.model, outcome, usage)
+        self._account(tenant.name, admission.model, outcome, usage, tier_tokens)
 
     def close(self) -> None:
         """Write the accounts. Blocks for as long as the file takes."""
         self.usage_db.close()
 
-    def _account(self, tenant: str, model: str, outcome: Outcome, usage: Usage) -> None:
+    def _account(
+        self,
+        tenant: str,
+        model: str,
+        outcome: Outcome,
+        usage: Usage,
+        tier_tokens: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
         self._month.add(tenant, usage.prompt_tokens + usage.output_tokens)
         day = _iso_day(int(self._wall_clock() // _DAY_SECONDS))
         key = AccountKey(day, tenant, model)
-        self.usage_db.add(key, amounts_of(outcome, usage))
+        self.usage_db.add(key, amounts_of(outcome, usage, tier_tokens))
         self._metrics.count_for_tenant(tenant, outcome, usage)
 
 
-def amounts_of(outcome: Outcome, usage: Usage) -> Mapping[str, int]:
+def amounts_of(outcome: Outcome, usage: Usage, tier_tokens: Mapping[str, int]) -> Mapping[str, int]:
     """Return what a request adds to its account; zeros are left out."""
     amounts = {
         "requests": 1,
@@ -137,6 +155,7 @@ def amounts_of(outcome: Outcome, usage: Usage) -> Mapping[str, int]:
         "read_tokens": usage.cached_tokens,
         "written_tokens": usage.written_tokens,
         "output_tokens": usage.output_tokens,
+        **{f"{tier}_tokens": n_tokens for tier, n_tokens in tier_tokens.items()},
     }
     if outcome in _OUTCOME_COUNTERS:
         amounts[_OUTCOME_COUNTERS[outcome]] = 1

@@ -70,6 +70,7 @@ def _attributes(line: RequestLine, timing: Timing, model: str) -> dict[str, Attr
         "gen_ai.usage.input_tokens": line.usage.prompt_tokens,
         "gen_ai.usage.output_tokens": line.usage.output_tokens,
         "prefixcache.cached_tokens": line.usage.cached_tokens,
+        **{f"prefixcache.tier_tokens.{tier}": n for tier, n in line.tier_tokens.items()},
         "prefixcache.time_to_first_token_seconds": timing.first_token_seconds,
         "prefixcache.tenant": line.tenant,
         "prefixcache.request_id": line.request_id,

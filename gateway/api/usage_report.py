@@ -10,6 +10,7 @@ import msgspec
 
 from gateway.usage_db import UsageRow
 
+TIER_COUNTERS = ("host_tokens", "disk_tokens", "remote_tokens")  # of the read ones
 COUNTERS = (
     "requests",
     "failed_requests",
@@ -19,6 +20,7 @@ COUNTERS = (
     "read_tokens",
     "written_tokens",
     "output_tokens",
+    *TIER_COUNTERS,
 )
 
 
@@ -26,7 +28,7 @@ class UsageAmounts(msgspec.Struct, frozen=True, kw_only=True):
     """Requests by how they ended, and tokens.
 
     A prompt is uncached plus read tokens; written ones are those of the uncached that were left
-    in the cache.
+    in the cache. Of the read ones, some were loaded from a tier below the device.
     """
 
     requests: int = 0  # all that follow and those that ended well
@@ -37,6 +39,9 @@ class UsageAmounts(msgspec.Struct, frozen=True, kw_only=True):
     read_tokens: int = 0
     written_tokens: int = 0
     output_tokens: int = 0
+    host_tokens: int = 0
+    disk_tokens: int = 0
+    remote_tokens: int = 0
 
 
 class UsageLine(UsageAmounts, frozen=True, kw_only=True):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 import signal
 import sqlite3
 import subprocess
@@ -12,8 +14,10 @@ from typing import Any
 
 import pytest
 
+from gateway.request_log import JsonFormatter
 from gateway.tenants import TenantConfig
 from gateway.usage_db import AccountKey, UsageDb, UsageFileError, read_usage, state_file
+from prefixcache.types import FinishReason
 from tests.support.bodies import CHAT, CHAT_BODY, TEXT, TEXT_BODY, error_of
 from tests.support.gateways import MODEL, echo_backend
 from tests.support.scripted import ScriptedBackend
@@ -281,3 +285,23 @@ async def test_the_loop_does_not_wait_for_the_file(tmp_path: Path) -> None:
         holder.execute("ROLLBACK")
         holder.close()
         await writing
+
+
+async def test_a_hit_names_its_tier(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """In the log's line and on the account; the answer's usage tells cached tokens alone."""
+    caplog.set_level(logging.INFO, logger="gateway.requests")
+    write_piece_tokenizer(tmp_path, [b"one"])
+    backend = ScriptedBackend(tmp_path, [["one", FinishReason.STOP]] * 2)
+    backend.tier_tokens = {"host": 2, "disk": 1}
+    async with keyed_gateway(backend) as keyed:
+        for _ in range(2):
+            _, answer = await keyed.gateway.post(CHAT, CHAT_BODY, **bearer(ACME))
+        total = (await usage_of(keyed))["total"]
+    assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] == 3
+    assert "tier" not in str(answer["usage"])
+    assert (total["host_tokens"], total["disk_tokens"], total["remote_tokens"]) == (4, 2, 0)
+    assert total["read_tokens"] == 6
+    record = caplog.records[1]
+    assert "cached=3 tiers=host:2,disk:1" in record.getMessage()
+    line = json.loads(JsonFormatter().format(record))
+    assert line["tier_tokens"] == {"host": 2, "disk": 1}

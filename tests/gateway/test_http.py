@@ -266,8 +266,8 @@ async def test_log_lines_hold_no_prompt(tmp_path: Path, caplog: pytest.LogCaptur
         )
     (line,) = [r.getMessage() for r in caplog.records if r.name == "gateway.requests"]
     assert re.fullmatch(
-        r"POST /v1/chat/completions status=200 ms=[\d.]+ prompt=\d+ cached=0 output=1 error=-"
-        r" tenant=default id=my-id",
+        r"POST /v1/chat/completions status=200 ms=[\d.]+ prompt=\d+ cached=0 tiers=- output=1"
+        r" error=- tenant=default id=my-id",
         line,
     )
     assert "secret" not in " ".join(r.getMessage() for r in caplog.records if "gateway" in r.name)

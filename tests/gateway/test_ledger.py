@@ -28,6 +28,18 @@ def test_prompts_count_once_and_answers_each() -> None:
     assert ledger.usage() == Usage(60, 16, 11, 32)
 
 
+def test_hits_name_their_tier() -> None:
+    """Once for each prompt, as its first admitted choice found them, whatever came after."""
+    ledger = Ledger(n_requests=4, choices_per_prompt=2)
+    ledger.observe(1, Started(ID, 40, 36, {"host": 16, "disk": 4}))
+    ledger.observe(1, Finished(ID, FinishReason.STOP, Usage(40, 36, 1)))
+    ledger.observe(0, Failed(ID, FailureKind.CANCELLED, ""))
+    for index in (2, 3):
+        ledger.observe(index, Started(ID, 40, 8, {"disk": 8}))
+    assert ledger.tier_tokens() == {"host": 16, "disk": 12}
+    assert Ledger(n_requests=1, choices_per_prompt=1).tier_tokens() == {}
+
+
 def test_failures_count_what_they_used() -> None:
     """Where the end says nothing, what came before it stands."""
     ledger = Ledger(n_requests=2, choices_per_prompt=1)

@@ -34,6 +34,7 @@ class ScriptedBackend:
         self.n_open = 0
         self.is_ready = True
         self.max_model_tokens = 100
+        self.tier_tokens: dict[str, int] = {}  # what each prompt was loaded from
         self.written_tokens = 0  # what each answer says that it left in the cache
 
     async def start(self) -> ModelInfo:
@@ -57,7 +58,7 @@ class ScriptedBackend:
         self.requests.append(request)
         self.n_open += 1
         try:
-            async for event in _play(request, script, self.written_tokens):
+            async for event in _play(request, script, self.written_tokens, self.tier_tokens):
                 yield event
         finally:
             self.n_open -= 1
@@ -69,17 +70,20 @@ class ScriptedBackend:
         self.is_ready = False
 
 
-async def _play(request: GenerationRequest, script: Script, n_written: int) -> AsyncIterator[Event]:
+async def _play(
+    request: GenerationRequest, script: Script, n_written: int, tier_tokens: dict[str, int]
+) -> AsyncIterator[Event]:
     request_id, n_prompt = request.request_id, len(request.token_ids) // 4
+    n_cached = sum(tier_tokens.values())
     if script and isinstance(script[0], FailureKind):
         yield Failed(request_id, script[0], "as the script says")
         return
-    yield Started(request_id, n_prompt, 0)
+    yield Started(request_id, n_prompt, n_cached, tier_tokens)
     for n_before, line in enumerate(script):
         await asyncio.sleep(0)
         match line:
             case FinishReason():
-                yield Finished(request_id, line, Usage(n_prompt, 0, n_before, n_written))
+                yield Finished(request_id, line, Usage(n_prompt, n_cached, n_before, n_written))
             case FailureKind():
                 yield Failed(request_id, line, "as the script says")
             case str():
