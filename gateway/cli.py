@@ -41,10 +41,12 @@ _log = logging.getLogger(__name__)
 _BAD_INPUT = 2
 _CANNOT_START = 1
 _SPIN_COUNT = "1000"  # prefixcache/design/0005-short-spinning.md
-_IN_BYTES = {
+_RENAMED = {
     "kv_memory": "kv_memory_bytes",
     "host_memory": "host_memory_bytes",
     "disk_size": "disk_bytes",
+    "remote_ttl": "remote_ttl_seconds",
+    "remote_value_size": "remote_value_bytes",
 }
 _LEVELS = ("debug", "info", "warning", "error")
 
@@ -189,6 +191,18 @@ def commands() -> None:
     help="Most that the folder of --disk takes.  [default: 10GiB]",
 )
 @click.option("--remote", metavar="URL", help="A server of Redis or Valkey that keeps state.")
+@click.option(
+    "--remote-ttl",
+    metavar="SECONDS",
+    type=click.IntRange(min=1),
+    help="What --remote has not been asked for so long is gone.  [default: 86400]",
+)
+@click.option(
+    "--remote-value-size",
+    metavar="SIZE",
+    callback=read_amount,
+    help="Most that one value of --remote takes.  [default: 1MiB]",
+)
 @click.option("--no-prefix-cache", is_flag=True, help="Look nothing up and keep nothing.")
 @click.option(
     "--eviction-policy",
@@ -318,7 +332,7 @@ def _sources(config_file: Path | None, flags: dict[str, object]) -> Sources:
     given = {name: value for name, value in flags.items() if value is not None}
     if given.pop("no_prefix_cache"):
         given["prefix_cache"] = False
-    for flag, setting in _IN_BYTES.items():
+    for flag, setting in _RENAMED.items():
         if flag in given:
             given[setting] = given.pop(flag)
     tables = {"server": GatewayConfig, "engine": EngineConfig}

@@ -19,6 +19,8 @@ LoadingName = Literal["auto", "always", "never"]
 
 DEFAULT_IDLE_TTL_SECONDS = 3600.0
 MAX_ADAPTER_NAME = 128  # characters
+MIN_REMOTE_VALUE_BYTES = 1 << 10
+MAX_REMOTE_VALUE_BYTES = 1 << 28  # a server's own limit is 512 MiB
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -37,6 +39,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     disk: str | None = None  # a folder where KV outlives the process; None: none
     disk_bytes: int = 10 * 2**30  # of that folder
     remote: str | None = None  # URL of a server that keeps KV; None: none
+    remote_ttl_seconds: int = 86_400  # what was neither written nor read for so long is gone
+    remote_value_bytes: int = 2**20  # the most in one value; larger blocks are cut in pieces
     tier_loading: LoadingName = "auto"  # auto: where that is faster than computing, as measured
     block_size_tokens: int = 16
     max_model_tokens: int | None = None  # None: what the model was made for
@@ -71,6 +75,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             "max_grammars_bytes",
             "max_draft_tokens",
             "disk_bytes",
+            "remote_ttl_seconds",
         ):
             if getattr(self, setting) < 1:
                 raise ConfigError(setting, getattr(self, setting), "must be at least 1")
@@ -85,6 +90,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         for setting in ("growth_blocks", "max_overtakes", "host_memory_bytes"):
             if getattr(self, setting) < 0:
                 raise ConfigError(setting, getattr(self, setting), "must be at least 0")
+        if not MIN_REMOTE_VALUE_BYTES <= self.remote_value_bytes <= MAX_REMOTE_VALUE_BYTES:
+            reason = f"must be from {MIN_REMOTE_VALUE_BYTES} to {MAX_REMOTE_VALUE_BYTES}"
+            raise ConfigError("remote_value_bytes", self.remote_value_bytes, reason)
         if self.max_model_tokens == 1:
             raise ConfigError("max_model_tokens", 1, "must be at least 2: a prompt and an answer")
         for name in self.adapters:

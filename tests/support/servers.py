@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import IO
 
 
 @dataclass(frozen=True)
@@ -19,10 +21,23 @@ class Server:
 
 
 @contextmanager
-def running_server(arguments: Sequence[str]) -> Iterator[Server]:
-    """Run `prefixcache serve` on a free port; it must end well on SIGTERM."""
+def running_server(
+    arguments: Sequence[str], log: IO[bytes] | None = None, env: Mapping[str, str] | None = None
+) -> Iterator[Server]:
+    """Run `prefixcache serve` on a free port; it must end well on SIGTERM.
+
+    Args:
+        log: takes its standard error; None: ours does.
+        env: variables beside our own.
+    """
     command = [sys.executable, "-m", "gateway.cli", "serve", "--port", "0", *arguments]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=log,
+        text=True,
+        env={**os.environ, **(env or {})},
+    )
     assert process.stdout is not None
     try:
         line = process.stdout.readline()

@@ -16,6 +16,7 @@ import redis
 from prefixcache.errors import ConfigError, TierError
 from prefixcache.tiers import StoredScope
 from prefixcache.tiers.remote import RemoteTier
+from prefixcache.tiers.remote.names import safe_address
 from tests.support.stores import PASSWORD, Store, store
 from tests.tiers.contract import TierContract
 from tests.tiers.made import SHOP, owner, prompt, records, same, wanted
@@ -290,6 +291,25 @@ def test_what_is_no_url_of_a_server_is_refused(url: str) -> None:
     """At the start, not with the first request."""
     with pytest.raises(ConfigError, match="remote"):
         RemoteTier(url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://me:12/secret@host:6379/0",
+        "redis://me:12#secret@host:6379/0",
+        "redis://me:a@12/secret@host:6379/0",
+        "redis://me:12?secret@host:6379/0",
+        "me:secret@host:6379",
+        "redis://:secret@host:6379/0?password=secret",
+        "unix://me:secret@/run/redis?password=secret",
+    ],
+)
+def test_no_part_of_a_password_is_in_an_address(url: str) -> None:
+    """Not even where it was not quoted, so that it looks like a path."""
+    address = safe_address(url)
+    assert "secret" not in address
+    assert "me:" not in address
 
 
 def test_settings_that_cannot_work_are_refused() -> None:

@@ -60,8 +60,14 @@ def open_lasting(config: EngineConfig) -> dict[str, BlockTier]:
         folder = Path(config.disk).expanduser()
         found["disk"] = LateTier(partial(DiskTier, folder, max_bytes=config.disk_bytes))
     if config.remote is not None and config.prefix_cache:
+        make = partial(
+            RemoteTier,
+            config.remote,
+            ttl_seconds=config.remote_ttl_seconds,
+            max_value_bytes=config.remote_value_bytes,
+        )
         try:
-            found["remote"] = LateTier(partial(RemoteTier, config.remote))
+            found["remote"] = LateTier(make)
         except ConfigError:
             for tier in found.values():
                 tier.close()  # or its folder stays taken by nobody

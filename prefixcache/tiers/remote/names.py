@@ -46,6 +46,8 @@ def safe_address(url: str) -> str:
     """Return a server's URL without user, password and options."""
     try:
         parts = urlsplit(url)
+        if "@" in parts.path or ("@" in url and "@" not in parts.netloc):
+            raise ValueError  # a password that is not quoted: no telling where it ends
         port = "" if parts.port is None else f":{parts.port}"
     except ValueError:
         return "(a URL that cannot be read)"

@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import xxhash
 
+from prefixcache.config import MAX_REMOTE_VALUE_BYTES, MIN_REMOTE_VALUE_BYTES
 from prefixcache.errors import ConfigError, TierError
 from prefixcache.tiers.frames import read_record
 from prefixcache.tiers.keys import StoredNamespace, StoredScope
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
     from prefixcache.tiers.remote.client import Client, Command, Reply
 
 _MODULE = "prefixcache.tiers.remote.client"
-_MIN_VALUE_BYTES = 1 << 10
-_MAX_VALUE_BYTES = 1 << 28  # a server's own limit is 512 MiB
 _MOST_BLOCKS = 16  # in one trip
 _BATCH_BYTES = 1 << 23
 
@@ -71,8 +70,8 @@ class RemoteTier:
         """
         if ttl_seconds < 1:
             raise ConfigError("remote_ttl_seconds", ttl_seconds, "must be at least 1")
-        if not _MIN_VALUE_BYTES <= max_value_bytes <= _MAX_VALUE_BYTES:
-            reason = f"must be from {_MIN_VALUE_BYTES} to {_MAX_VALUE_BYTES}"
+        if not MIN_REMOTE_VALUE_BYTES <= max_value_bytes <= MAX_REMOTE_VALUE_BYTES:
+            reason = f"must be from {MIN_REMOTE_VALUE_BYTES} to {MAX_REMOTE_VALUE_BYTES}"
             raise ConfigError("remote_value_bytes", max_value_bytes, reason)
         self.refusals = Refusals("remote")
         self.address = safe_address(url)

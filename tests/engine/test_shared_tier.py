@@ -1,0 +1,122 @@
+"""Engines that share a real server of Redis or Valkey find what the others computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+import redis
+
+from prefixcache.control import Invalidation, InvalidationKind
+from prefixcache.tiers.remote import RemoteTier
+from tests.support.models import Bench, oracle, prompt_ids
+from tests.support.stores import Store, store
+from tests.support.storm import poison
+
+PROMPT = prompt_ids(41)
+New = Callable[..., Bench]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """One for all tests of this file."""
+    with store(tmp_path_factory.mktemp("store")) as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: Store) -> Iterator[redis.Redis]:
+    """A look at the server, emptied."""
+    with server.client() as client:
+        client.flushall()
+        yield client
+
+
+@pytest.fixture
+def new(server: Store, client: redis.Redis) -> Iterator[New]:
+    """Makes engines that share it, each with a connection of its own."""
+    del client
+
+    def make(*, url: str = server.url, max_value_bytes: int = 4096, **settings: Any) -> Bench:
+        tier = RemoteTier(url, max_value_bytes=max_value_bytes, timeout_seconds=5)
+        bench = Bench(lasting={"remote": tier}, tier_loading="always", **settings)
+        poison(bench)
+        ending.callback(bench.engine.close)
+        return bench
+
+    with ExitStack() as ending:
+        yield make
+
+
+def ask(bench: Bench, **options: Any) -> tuple[int, int]:
+    """Ask for the prompt, and return its cached tokens and how many of all came from the server."""
+    before = bench.engine.stats().tiers["remote"].hit_tokens
+    answer = bench.run(PROMPT, **options)
+    assert oracle(bench.reference, PROMPT, 8).is_same(answer.token_ids)
+    assert bench.engine.flush(10)
+    assert answer.cached_tokens is not None
+    return answer.cached_tokens, bench.engine.stats().tiers["remote"].hit_tokens - before
+
+
+def test_one_engine_finds_what_another_computed(new: New, server: Store) -> None:
+    """Over a socket and over TCP, with values of other sizes, while both live."""
+    first, second = new(), new(url=server.tcp_url, max_value_bytes=1 << 20)
+    assert ask(first) == (0, 0)
+    assert ask(second) == (40, 40)
+    assert ask(second) == (40, 0)
+
+
+def test_another_tenant_finds_nothing_there(new: New) -> None:
+    """Nor does another salt; the tenant itself does, in any engine."""
+    ask(new(), tenant="a")
+    other = new()
+    assert ask(other, tenant="b") == (0, 0)
+    assert ask(other, tenant="a", salt="s") == (0, 0)
+    assert ask(other, tenant="a") == (40, 40)
+
+
+def test_a_published_prompt_is_there_for_all(new: New) -> None:
+    """The second engine reads it from the server; both tenants have it, and their own behind it."""
+    first, second = new(), new()
+    first.publish("p", PROMPT[:20])
+    assert ask(first, tenant="a") == (20, 0)
+    computed = first.engine.stats().computed_tokens_total
+    assert computed > 20
+    second.publish("p", PROMPT[:20])
+    assert second.engine.stats().computed_tokens_total < 20
+    assert ask(second, tenant="b") == (20, 0)
+    assert ask(second, tenant="a") == (40, 20)
+
+
+@pytest.mark.parametrize("kind", [InvalidationKind.TENANT, InvalidationKind.EVERYTHING])
+def test_what_one_invalidates_is_gone_for_the_other(new: New, kind: InvalidationKind) -> None:
+    """In the moment that the server knows of it; what is computed afterwards is shared again."""
+    first, second = new(), new()
+    ask(first)
+    name = "default" if kind is InvalidationKind.TENANT else None
+    first.engine.control.invalidate(Invalidation(kind=kind, name=name))
+    assert first.engine.flush(10)
+    assert ask(second) == (0, 0)
+    assert ask(first) == (40, 40)
+
+
+def test_an_engine_of_other_weights_finds_nothing(new: New) -> None:
+    """Weights are part of the name."""
+    ask(new())
+    assert ask(new(block_size_tokens=8)) == (0, 0)
+    assert ask(new(architecture="qwen3")) == (0, 0)
+
+
+def test_a_server_that_hangs_costs_no_request(
+    new: New, server: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits for it longer than a moment; what it was asked for is computed."""
+    monkeypatch.setattr("prefixcache.engine.tiers.ahead.LONGEST_WAIT_SECONDS", 0.3)
+    first, second = new(), new(url=server.tcp_url)
+    ask(first)
+    with server.hanging():
+        answer = second.run(PROMPT)
+    assert answer.cached_tokens == 0
+    assert oracle(second.reference, PROMPT, 8).is_same(answer.token_ids)
