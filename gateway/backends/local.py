@@ -57,7 +57,7 @@ _A = TypeVar("_A", bound=wire.Answer)
 _DEFAULTS = GatewayConfig()
 _log = logging.getLogger(__name__)
 _TOTALS = tuple(name for name in EngineStats.__struct_fields__ if name.endswith("_total"))
-_GRACE_SECONDS = 3.0  # for a worker that was told to stop
+_GRACE_SECONDS = 3.0  # for a worker that was told to stop; its tiers take 2 of them
 _LONGEST_DELAY_SECONDS = 30.0
 _HEARTBEATS = 6  # are due in the time after which a worker without any is held to hang
 _STEADY_SECONDS = 60.0  # a worker that lived so long is started again without a longer delay

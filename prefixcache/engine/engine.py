@@ -333,7 +333,7 @@ class Engine:
         return self._tiers.flush(seconds)
 
     def close(self) -> None:
-        """Write what waits to be written to lasting tiers, for 2 s at most, and let go of them.
+        """Write what waits to be written to lasting tiers, and let go of them: 2 s in all.
 
         The engine is not to be used after that. Without such tiers it need not be called.
         """

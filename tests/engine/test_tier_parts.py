@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from gateway.backends import local
 from prefixcache.engine.budget import StepBudget
 from prefixcache.engine.tiers.breaker import (
     FIRST_PAUSE_SECONDS,
@@ -13,6 +14,7 @@ from prefixcache.engine.tiers.breaker import (
     LONGEST_PAUSE_SECONDS,
     Breaker,
 )
+from prefixcache.engine.tiers.closing import CLOSE_SECONDS, close_lanes
 from prefixcache.engine.tiers.lane import TierLane
 from prefixcache.engine.tiers.speeds import FRESH_SECONDS, TransferSpeed, Worth
 from prefixcache.tiers import BlockRecord, StoredNamespace, StoredScope
@@ -111,7 +113,7 @@ def test_an_invalidation_that_fails_is_made_before_anything_is_read() -> None:
     tier.is_broken = False
     assert lane.flush(5)
     assert tier.scopes == [StoredScope(tenant=bytes(16))]
-    lane.close(1)
+    close_lanes([lane], 1)
 
 
 def record(tenant: bytes, n_bytes: int) -> BlockRecord:
@@ -138,7 +140,7 @@ def test_an_invalidation_forgets_no_bytes_that_are_being_written() -> None:
     assert lane.flush(10)
     assert lane.waiting_bytes == 0
     assert set(tier.records) == {b"a" * 16, b"c" * 16}
-    lane.close(1)
+    close_lanes([lane], 1)
 
 
 def test_a_look_that_fails_during_a_call_counts_once() -> None:
@@ -150,3 +152,88 @@ def test_a_look_that_fails_during_a_call_counts_once() -> None:
     breaker.fail(OSError("a look of another thread"))
     breaker.succeed()
     assert breaker.failures == 1
+
+
+SPACE = StoredNamespace(model=bytes(16), adapter=None, tenant=bytes(16), salt=None)
+
+
+def numbered(number: int, n_bytes: int = 100) -> BlockRecord:
+    return BlockRecord(bytes([number]) * 16, bytes(16), SPACE, bytes(16), (bytes(n_bytes),))
+
+
+class Slow(TierLane):
+    """A lane whose waits take all of their time, by a clock of the test's own."""
+
+    now: Clock
+
+    def drain(self, seconds: float) -> None:
+        self.now.now += seconds
+
+    def join(self, seconds: float) -> None:
+        self.now.now += seconds
+        super().join(5)
+
+
+def test_all_tiers_close_in_one_time() -> None:
+    """However many there are and however slow; the gateway's patience is longer than that."""
+    clock = Clock()
+    lanes = [Slow(name, MemoryTier(), [(100, False)]) for name in ("disk", "remote", "more")]
+    for lane in lanes:
+        lane.now = clock
+    close_lanes(lanes, CLOSE_SECONDS, clock)
+    assert clock.now == pytest.approx(CLOSE_SECONDS)
+    assert CLOSE_SECONDS < local._GRACE_SECONDS
+
+
+def test_what_waits_is_written_before_a_tier_closes() -> None:
+    """All of it, where there is time."""
+    tier = MemoryTier()
+    lane = TierLane("disk", tier, [(100, False)])
+    for number in range(9):
+        lane.write([numbered(number)])
+    close_lanes([lane], 60)
+    assert len(tier.records) == 9
+    assert tier.is_closed
+    assert (lane.counters.written_bytes, lane.counters.dropped_bytes) == (900, 0)
+
+
+def test_what_was_not_written_in_time_is_dropped_and_counted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Of each tier that hangs, the call under way too, once; another one has all of its own."""
+    tiers = [MemoryTier(), MemoryTier(), MemoryTier()]
+    lanes = [TierLane(name, tier, []) for name, tier in zip("abc", tiers, strict=True)]
+    for tier in tiers[:2]:
+        tier.gate.clear()
+    for lane in lanes:
+        for number in range(3):
+            lane.write([numbered(number)])
+    close_lanes(lanes, 0.4)
+    assert [lane.counters.dropped_bytes for lane in lanes] == [300, 300, 0]
+    assert [lane.waiting_bytes for lane in lanes] == [0, 0, 0]
+    assert [record.getMessage() for record in caplog.records] == [
+        f"the {name} tier was closed with 300 bytes unwritten" for name in "ab"
+    ]
+    for tier in tiers:
+        tier.gate.set()
+    for lane in lanes:
+        lane.join(10)
+        assert (lane.counters.dropped_bytes + lane.counters.written_bytes) == 300
+    assert all(tier.is_closed for tier in tiers)
+
+
+def test_an_invalidation_that_failed_is_tried_again_at_the_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A tier that was left out may work by then; where it does not, the log says what follows."""
+    for is_broken in (False, True):
+        tier = MemoryTier()
+        tier.is_broken = True
+        lane = TierLane("disk", tier, [])
+        lane.invalidate(StoredScope())
+        lane.flush(0.3)
+        assert lane.breaker.is_out
+        tier.is_broken = is_broken
+        close_lanes([lane], 5)
+        assert tier.scopes == ([] if is_broken else [StoredScope()])
+    assert sum("may find" in record.getMessage() for record in caplog.records) == 1

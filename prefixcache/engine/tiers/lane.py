@@ -80,6 +80,7 @@ class TierLane:
         self._writes: deque[list[BlockRecord]] = deque()
         self._n_waiting_bytes = 0
         self._is_closing = False
+        self._is_given_up = False  # nobody waits for the thread's last call any more
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, daemon=True, name=f"{name} tier")
         self._thread.start()
@@ -142,25 +143,41 @@ class TierLane:
 
     def flush(self, seconds: float) -> bool:
         """Wait until all that is to be written is, or so long; return whether it is."""
-
-        def is_idle() -> bool:
-            return not (self._writes or self._scopes or self._n_waiting_bytes)
-
         with self._changed:
-            return self._changed.wait_for(is_idle, timeout=seconds)
+            return self._changed.wait_for(self._is_idle, timeout=seconds)
 
-    def close(self, seconds: float) -> None:
-        """Write what waits, for so long at most, and close the tier."""
-        if not self.breaker.is_out:
-            self.flush(seconds)
+    def drain(self, seconds: float) -> None:
+        """Do the same, but do not wait for a tier that is left out."""
         with self._changed:
+            self._changed.wait_for(lambda: self._is_idle() or self.breaker.is_out, timeout=seconds)
+
+    def stop(self) -> None:
+        """Take and write nothing more. What waits to be written is dropped and counted."""
+        with self._changed:
+            n_bytes = self._queued_bytes()
+            self._writes.clear()
+            self._n_waiting_bytes -= n_bytes
+            self.counters.dropped_bytes += n_bytes
             self._is_closing = True
             self._changed.notify_all()
-        self._thread.join(timeout=max(seconds, 0.1))
+
+    def join(self, seconds: float) -> None:
+        """Wait so long for the call that is under way, after `stop`; then give it up.
+
+        The tier is closed when its call has ended; what that was writing is counted as dropped
+        if it has not by then.
+        """
+        self._thread.join(timeout=seconds)
+        with self._changed:
+            self._is_given_up = self._thread.is_alive()
+            if self._is_given_up:
+                self.counters.dropped_bytes += self._n_waiting_bytes
+                self._n_waiting_bytes = 0
 
     def _run(self) -> None:
         while self._go_on():
             pass
+        self._invalidate_the_rest()
         try:
             self._tier.close()
         except Exception:  # the edge to a tier's own code
@@ -186,6 +203,9 @@ class TierLane:
         work()
         return True
 
+    def _is_idle(self) -> bool:
+        return not (self._writes or self._scopes or self._n_waiting_bytes)
+
     def _has_work(self) -> bool:
         is_usable = not self.breaker.seconds_out
         to_do = self._reads or (is_usable and (self._scopes or self._writes))
@@ -196,6 +216,20 @@ class TierLane:
             with self._changed:
                 self._scopes.popleft()
                 self._changed.notify_all()
+
+    def _invalidate_the_rest(self) -> None:
+        """Try once more what failed before, for a restart must not find what is gone."""
+        while self._scopes:
+            n_before = len(self._scopes)
+            self._invalidate(self._scopes[0])
+            if len(self._scopes) == n_before:
+                logger.error(
+                    "the %s tier was closed before it knew of %d invalidations: a restart may find"
+                    " what they name. Invalidate again when it can be used",
+                    self.name,
+                    n_before,
+                )
+                return
 
     def _read(self, read: Read) -> None:
         if not (read.is_dropped or self._scopes or self.breaker.seconds_out):
@@ -227,11 +261,14 @@ class TierLane:
 
     def _write(self, batch: list[BlockRecord]) -> None:
         n_bytes = sum(record.n_bytes for record in batch)
-        if self._call(lambda: self._tier.write(batch)):
-            self.counters.written_bytes += n_bytes
-        else:
-            self.counters.dropped_bytes += n_bytes
+        is_written = self._call(lambda: self._tier.write(batch))
         with self._changed:
+            if self._is_given_up:
+                return  # it was counted then
+            if is_written:
+                self.counters.written_bytes += n_bytes
+            else:
+                self.counters.dropped_bytes += n_bytes
             self._n_waiting_bytes -= n_bytes
             self._changed.notify_all()
 

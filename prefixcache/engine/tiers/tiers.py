@@ -11,6 +11,7 @@ from itertools import takewhile
 
 from prefixcache.engine.sequence import Sequence
 from prefixcache.engine.tiers.ahead import ReadAhead
+from prefixcache.engine.tiers.closing import CLOSE_SECONDS, close_lanes
 from prefixcache.engine.tiers.filling import Filling
 from prefixcache.engine.tiers.keeping import Keeping
 from prefixcache.engine.tiers.lane import TierLane
@@ -208,10 +209,9 @@ class Tiers:
         """Wait until what was handed on is written, or so long; return whether it is."""
         return all(lane.flush(seconds) for lane in self.lanes)
 
-    def close(self, seconds: float = 2.0) -> None:
-        """Write what waits to be written, for so long at most, and let the tiers go."""
-        for lane in self.lanes:
-            lane.close(seconds)
+    def close(self, seconds: float = CLOSE_SECONDS) -> None:
+        """Write what waits to be written and let the tiers go, in so many seconds at most."""
+        close_lanes(self.lanes, seconds)
 
     def _make_room(self, n_blocks: int) -> None:
         if self.host is None:
