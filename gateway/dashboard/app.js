@@ -43,6 +43,7 @@ function render() {
   icicle.show(index);
   misses(engine.misses);
   published(prompts);
+  tiers(engine);
   tenants(index);
 }
 
@@ -148,6 +149,18 @@ function published(prompts) {
     each.n_tokens === null ? "–" : percent(each.cached_tokens, each.n_tokens),
   ]);
   table(at("published"), ["Prompt", "Version", "For", "State", "Tokens", "Cached"], rows, "None are published.");
+}
+
+function tiers(engine) {
+  const known = (value) => (value === null ? "–" : bytes(value));
+  const rows = Object.entries(engine.tiers).map(([name, each]) => [
+    name, each.is_out ? "left out" : "in use", count(each.hit_tokens), percent(each.hit_tokens, engine.cached_tokens_total),
+    known(each.used_bytes), known(each.size_bytes), bytes(each.read_bytes), bytes(each.written_bytes),
+    bytes(each.waiting_bytes), bytes(each.dropped_bytes),
+  ]);
+  table(at("tiers"),
+    ["Tier", "State", "Hit tokens", "Of all hits", "Used", "Size", "Read", "Written", "Waiting", "Dropped"],
+    rows, "None are set up: what leaves the device is forgotten.");
 }
 
 function tenants(index) {

@@ -7,12 +7,14 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.wait import WebDriverWait
 
 from gateway.backends.echo import EchoBackend
+from prefixcache.types import EngineStats, TierStats
 from tests.support.bodies import TEXT
 from tests.support.browser import browser, look
 from tests.support.gateways import MODEL, echo_backend
@@ -70,6 +72,7 @@ def see_all(keyed: Keyed) -> None:
         assert "beta" in text_of(page, "#tenants")
         assert "nothing stored" in text_of(page, "#misses")
         assert "None are published." in text_of(page, "#published")
+        assert "None are set up" in text_of(page, "#tiers")
         assert len(page.find_elements(By.CSS_SELECTOR, ".charts svg[aria-label]")) == 4
         hosts = page.execute_script(
             "return performance.getEntriesByType('resource').map((each) => new URL(each.name).host)"
@@ -91,6 +94,32 @@ def see_published(keyed: Keyed) -> None:
         assert heads.split() == ["Prompt", "Version", "For", "State", "Tokens", "Cached"]
         assert row.split()[:4] == ["kind", "2", "acme", "ready"]
         assert row.split()[4:] == ["167", "95.8", "%"]
+
+
+class Tiered(EchoBackend):
+    """An echo that says it had tiers."""
+
+    def stats(self) -> EngineStats:
+        host = TierStats(size_bytes=2**30, used_bytes=2**29, hit_tokens=512, read_bytes=2**20)
+        disk = TierStats(is_out=True, waiting_bytes=2**10)
+        tiers = {"host": host, "disk": disk}
+        return msgspec.structs.replace(super().stats(), tiers=tiers, cached_tokens_total=2048)
+
+
+def see_tiers(keyed: Keyed) -> None:
+    """Read the panel of tiers, where there is little room and much."""
+    with browser() as page:
+        for width, height in (PHONE, DESK):
+            look(page, width, height, "light")
+            page.get(f"http://operator:{ADMIN}@127.0.0.1:{keyed.gateway.port}/dashboard")
+            WebDriverWait(page, PATIENCE_SECONDS).until(
+                lambda shown: shown.find_elements(By.CSS_SELECTOR, "#tiers tbody tr")
+            )
+            needed, available, _ = sizes(page)
+            assert needed <= available == width
+        _, host, disk = text_of(page, "#tiers").splitlines()
+        assert host == "host in use 512 25 % 512 MiB 1 GiB 1 MiB 0 B 0 B 0 B"
+        assert disk == "disk left out 0 0 % – – 0 B 0 B 1 KiB 0 B"
 
 
 def walk_the_tree(keyed: Keyed) -> None:
@@ -127,6 +156,13 @@ async def test_published_prompts_are_shown_by_name(tmp_path: Path) -> None:
             await publish(keyed, system=system, tenants=["acme"])
         await cached(keyed, ACME, asked())
         await asyncio.to_thread(see_published, keyed)
+
+
+async def test_tiers_are_shown_by_name(tmp_path: Path) -> None:
+    """With their hits, their size where it is known, and whether they are used."""
+    write_chat_tokenizer(tmp_path)
+    async with keyed_gateway(Tiered(tmp_path)) as keyed:
+        await asyncio.to_thread(see_tiers, keyed)
 
 
 async def test_the_tree_works_without_a_pointer(keyed: Keyed) -> None:

@@ -265,6 +265,8 @@ class Storm:
         assert all(each.n_overtaken <= config.max_overtakes for each in scheduler.waiting)
         n_forwards = self.engine.stats().steps_total
         is_idle = scheduler.waiting and not scheduler.running and n_forwards == self._n_forwards
+        if any(each.awaits_tier for each in scheduler.waiting):
+            is_idle = False  # a tier's thread takes the time that the machine gives it
         self._n_idle = self._n_idle + 1 if is_idle else 0
         self._n_forwards = n_forwards
         assert self._n_idle <= 1  # whoever waits alone is admitted in the next step
