@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
+import time
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import click
-import msgspec
 
 from gateway.bench import save
-from prefixcache.bench.tiers import as_data, as_table, bytes_per_token, measure, measure_load
+from prefixcache.bench.tiers import as_data, as_table, load, measure, measure_load
 from prefixcache.config import EngineConfig
+from prefixcache.engine.allocator import keep_freed_memory
 from prefixcache.tiers.remote import RemoteTier
 
 
@@ -23,7 +24,7 @@ from prefixcache.tiers.remote import RemoteTier
     "lengths",
     type=click.IntRange(min=64),
     multiple=True,
-    default=(1024, 2048, 4096, 7936),
+    default=(1024, 4096, 7936),
     show_default=True,
     help="Of a prompt; may be given several times.",
 )
@@ -53,35 +54,38 @@ def tiers(
 ) -> None:
     """Time to first token of prompts that are computed, or found on device, host, disk, remote.
 
-    Then a workload twice as large as the pool, without and with host memory. The figures are of
-    the engine alone, with no HTTP around it.
+    Then a workload twice as large as the pool: with no tier, with host memory, with host memory and
+    a disk. The figures are of the engine alone, with no HTTP around it. Each prompt length is
+    computed once; progress is told on standard error.
     """
     config = EngineConfig(model=model, threads=threads)
+    begin = time.monotonic()
 
     def report(line: str) -> None:
-        click.echo(line, err=True)
+        click.echo(f"{time.monotonic() - begin:6.1f} s  {line}", err=True)
 
-    a_token = bytes_per_token(config, env=os.environ, report=report)
-    room_bytes = (max(lengths) + 512) * a_token
-    roomy = msgspec.structs.replace(
-        config, kv_memory_bytes=room_bytes, host_memory_bytes=2 * room_bytes
-    )
-
+    keep_freed_memory(os.environ)  # as the worker does
+    loaded = load(config, env=os.environ, report=report)
+    rows = []
     with TemporaryDirectory(dir=folder) as place:
-        rows = []
         for row in measure(
-            roomy,
+            loaded,
+            config,
             lengths,
             Path(place),
-            env=os.environ,
             report=report,
             remote=None if remote is None else partial(RemoteTier, remote),
         ):
-            report(f"{row.source}: {row.prompt_tokens} tokens in {row.seconds:.3f} s")
+            report(f"  {row.source}: {row.seconds:.3f} s, {row.cached_tokens} tokens cached")
             rows.append(row)
-    pool_bytes = 4 * (load_tokens + 32) * a_token
-    small = msgspec.structs.replace(config, kv_memory_bytes=pool_bytes)
-    loads = list(measure_load(small, load_tokens, env=os.environ, report=report))
+    with TemporaryDirectory(dir=folder) as place:
+        loads = []
+        for found in measure_load(loaded, config, load_tokens, Path(place), report=report):
+            report(
+                f"  {found.requests_per_second:.2f} requests a second, {found.hit_rate:.1%} hits"
+            )
+            loads.append(found)
     click.echo(as_table(rows, loads))
     if json_file is not None:
-        save(json_file, {"results": as_data(rows), "workload": as_data(loads)})
+        result = {"model": loaded.info.name, "results": as_data(rows), "workload": as_data(loads)}
+        save(json_file, result)

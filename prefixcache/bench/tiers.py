@@ -13,19 +13,23 @@ import numpy as np
 
 from prefixcache.config import EngineConfig
 from prefixcache.engine import Engine
-from prefixcache.engine.allocator import keep_freed_memory
 from prefixcache.engine.loading import LoadedModel, load_model
 from prefixcache.errors import EngineError
 from prefixcache.index import pack
+from prefixcache.kv import KVStore
 from prefixcache.tiers import BlockTier
 from prefixcache.tiers.disk import DiskTier
 from prefixcache.types import Failed, GenerationRequest, RequestId, SamplingParams, Started
 
 _DISK_BYTES = 8 * 2**30
 _FLUSH_SECONDS = 60.0
-_LOOK_BYTES = 64 * 2**20
-_ROUNDS = 3  # of the workload
+_LOOK_BYTES = 64 * 2**20  # of KV, to load the model with
+_SPARE_TOKENS = 512  # of a pool, beyond the longest prompt
+_POOL_PROMPTS = 4  # that the pool of the workload holds
+_ROUNDS = 2  # of the workload, after one that fills
 _FIRST_TOKEN = 1000  # ids below may have a meaning of their own
+
+Report = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,98 +45,97 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A workload twice as large as the pool, asked in rounds."""
+    """A workload twice as large as the pool, asked in rounds after one that filled."""
 
     tiers: str
+    host_bytes: int
     requests: int
     requests_per_second: float
     hit_rate: float  # of prompt tokens
     host_tokens: int
+    disk_tokens: int
 
 
-def bytes_per_token(
-    config: EngineConfig, *, env: Mapping[str, str], report: Callable[[str], None]
-) -> int:
-    """Return what a token's KV takes with the model of `config`. Cost: it is loaded."""
-    small = msgspec.structs.replace(config, kv_memory_bytes=_LOOK_BYTES)
-    return load_model(small, env=env, report=report).info.kv_bytes_per_token
+def load(config: EngineConfig, *, env: Mapping[str, str], report: Report) -> LoadedModel:
+    """Load the model once for all that is measured, named as lasting tiers need it."""
+    small = msgspec.structs.replace(config, kv_memory_bytes=_LOOK_BYTES, disk="not opened")
+    return load_model(small, env=env, report=report)
 
 
 def measure(
+    loaded: LoadedModel,
     config: EngineConfig,
     lengths: Sequence[int],
     folder: Path,
     *,
-    env: Mapping[str, str],
-    report: Callable[[str], None],
+    report: Report,
     remote: Callable[[], BlockTier] | None = None,
 ) -> Iterator[Row]:
     """Yield how long prompts take that are computed, and found on the device, host and disk.
+
+    Each is computed once. `report` gets a line before whatever may take some time.
 
     Args:
         folder: for the disk tier; empty.
         remote: opens a tier on a server that is measured too; None: none is.
     """
-    keep_freed_memory(env)  # as the worker does
-    config = msgspec.structs.replace(config, disk=str(folder), tier_loading="always")
-    loaded = load_model(config, env=env, report=report)
-    prompts = [_prompt(loaded, n_tokens, seed=n_tokens) for n_tokens in lengths]
+    loaded = with_pool(loaded, max(lengths) + _SPARE_TOKENS)
+    host_bytes = loaded.store.memory_bytes
+    config = msgspec.structs.replace(
+        config, tier_loading="always", host_memory_bytes=host_bytes + host_bytes // 4
+    )
     makers: dict[str, Callable[[], BlockTier]] = {
         "disk": lambda: DiskTier(folder, max_bytes=_DISK_BYTES)
     }
     if remote is not None:
         makers["remote"] = remote
-    engine = Engine(loaded, config, lasting={name: make() for name, make in makers.items()})
-    _run(engine, "warm up", _prompt(loaded, 256, seed=1))
-    for prompt in prompts:
-        yield _run(engine, "computed", prompt)
-        yield _run(engine, "device", prompt)
-        engine.cache.evict(loaded.info.pool_blocks)
-        yield _run(engine, "host", prompt)
-        engine.flush(_FLUSH_SECONDS)
-        engine.cache.evict(loaded.info.pool_blocks)
-    engine.close()
-    small = msgspec.structs.replace(config, host_memory_bytes=0)
+    prompts = [_prompt(loaded, n_tokens, seed=n_tokens) for n_tokens in lengths]
+    yield from _measure_host(loaded, config, prompts, makers, report)
+    config = msgspec.structs.replace(config, host_memory_bytes=0)
     for name, make in makers.items():
-        engine = Engine(loaded, small, lasting={name: make()})
+        engine = Engine(loaded, config, lasting={name: make()})
         _run(engine, "warm up", _prompt(loaded, 256, seed=2))
-        for prompt in prompts:
+        for prompt, n_tokens in zip(prompts, lengths, strict=True):
+            report(f"{n_tokens} tokens: from {name}")
             yield _run(engine, name, prompt)
         engine.close()
 
 
 def measure_load(
-    config: EngineConfig,
-    n_tokens: int,
-    *,
-    env: Mapping[str, str],
-    report: Callable[[str], None],
+    loaded: LoadedModel, config: EngineConfig, n_tokens: int, folder: Path, *, report: Report
 ) -> Iterator[Load]:
-    """Yield what a pool does with twice its tokens of prompts, without and with a host tier.
+    """Yield what a pool does with twice its tokens of prompts: alone, with host, host and disk.
 
-    `n_tokens`: of one prompt. They are asked one after another, so that all of it is asked again
-    just after it was given up.
+    They are asked one after another in rounds, so that each is asked again just after the pool has
+    given it up. The host has room for all of them, and beside the disk for less than half.
+
+    Args:
+        n_tokens: of one prompt.
+        folder: for the disk tier; empty.
     """
-    loaded = load_model(config, env=env, report=report)
-    info = loaded.info
-    n_prompts = max(2 * info.pool_blocks * info.block_size_tokens // n_tokens, 2)
-    prompts = [_prompt(loaded, n_tokens, seed=100 + number) for number in range(n_prompts)]
-    memory_bytes = 3 * n_prompts * n_tokens * info.kv_bytes_per_token // 2
-    for tiers, host_bytes in (("none", 0), ("host", memory_bytes)):
-        engine = Engine(loaded, msgspec.structs.replace(config, host_memory_bytes=host_bytes))
-        begin = time.perf_counter()
-        rows = [_run(engine, tiers, prompt) for _ in range(_ROUNDS) for prompt in prompts]
-        seconds = time.perf_counter() - begin
-        stats = engine.stats()
-        host = stats.tiers.get("host")
-        yield Load(
-            tiers=tiers,
-            requests=len(rows),
-            requests_per_second=len(rows) / seconds,
-            hit_rate=stats.cached_tokens_total / stats.prompt_tokens_total,
-            host_tokens=0 if host is None else host.hit_tokens,
-        )
+    loaded = with_pool(loaded, _POOL_PROMPTS * (n_tokens + 2 * config.block_size_tokens))
+    prompts = [_prompt(loaded, n_tokens, seed=100 + n) for n in range(2 * _POOL_PROMPTS)]
+    pool_bytes = loaded.store.memory_bytes
+    for tiers, host_bytes in (
+        ("none", 0),
+        ("host", 5 * pool_bytes // 2),
+        ("host+disk", pool_bytes),
+    ):
+        sized = msgspec.structs.replace(config, host_memory_bytes=host_bytes)
+        has_disk = tiers == "host+disk"
+        lasting = {"disk": DiskTier(folder, max_bytes=_DISK_BYTES)} if has_disk else {}
+        engine = Engine(loaded, sized, lasting=lasting)
+        yield _rounds(engine, prompts, tiers, host_bytes, report)
         engine.close()
+
+
+def with_pool(loaded: LoadedModel, n_tokens: int) -> LoadedModel:
+    """Return the same model over a new pool of so many tokens."""
+    n_blocks = -(-n_tokens // loaded.info.block_size_tokens)
+    store = KVStore(loaded.store.layout, n_blocks, loaded.store.device)
+    return dataclasses.replace(
+        loaded, store=store, info=msgspec.structs.replace(loaded.info, pool_blocks=n_blocks)
+    )
 
 
 def as_data(rows: Sequence[Row | Load]) -> list[dict[str, object]]:
@@ -154,6 +157,60 @@ def as_table(rows: Sequence[Row], loads: Sequence[Load]) -> str:
         for load in loads
     ]
     return "\n".join(lines)
+
+
+def _measure_host(
+    loaded: LoadedModel,
+    config: EngineConfig,
+    prompts: Sequence[bytes],
+    makers: Mapping[str, Callable[[], BlockTier]],
+    report: Report,
+) -> Iterator[Row]:
+    """Compute each prompt, find it on the device and in host memory, and have the tiers keep it."""
+    engine = Engine(loaded, config, lasting={name: make() for name, make in makers.items()})
+    _run(engine, "warm up", _prompt(loaded, 256, seed=1))
+    for prompt in prompts:
+        n_tokens = len(prompt) // 4
+        report(f"{n_tokens} tokens: computed, then from device and host")
+        yield _run(engine, "computed", prompt)
+        if not engine.flush(_FLUSH_SECONDS):  # a write beside them would be in the figures below
+            report(f"the tiers have not kept all of it after {_FLUSH_SECONDS:.0f} s")
+        yield _run(engine, "device", prompt)
+        engine.cache.evict(loaded.info.pool_blocks)
+        yield _run(engine, "host", prompt)
+        engine.cache.evict(loaded.info.pool_blocks)
+    engine.close()
+
+
+def _rounds(
+    engine: Engine, prompts: Sequence[bytes], tiers: str, host_bytes: int, report: Report
+) -> Load:
+    report(f"workload of {len(prompts)} prompts, tiers {tiers}: filling")
+    for prompt in prompts:
+        _run(engine, tiers, prompt)
+    engine.flush(_FLUSH_SECONDS)
+    before = engine.stats()
+    begin, rows = time.perf_counter(), list[Row]()
+    for number in range(_ROUNDS):
+        report(f"workload, tiers {tiers}: round {number + 1} of {_ROUNDS}")
+        rows += [_run(engine, tiers, prompt) for prompt in prompts]
+    seconds = time.perf_counter() - begin
+    after = engine.stats()
+
+    def tier_tokens(name: str) -> int:
+        if name not in after.tiers:
+            return 0
+        return after.tiers[name].hit_tokens - before.tiers[name].hit_tokens
+
+    return Load(
+        tiers=tiers,
+        host_bytes=host_bytes,
+        requests=len(rows),
+        requests_per_second=len(rows) / seconds,
+        hit_rate=sum(row.cached_tokens for row in rows) / sum(row.prompt_tokens for row in rows),
+        host_tokens=tier_tokens("host"),
+        disk_tokens=tier_tokens("disk"),
+    )
 
 
 def _prompt(loaded: LoadedModel, n_tokens: int, *, seed: int) -> bytes:

@@ -32,6 +32,12 @@ class Fleet:
         return bench
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have requests wait for a tier whose thread gets little of a busy machine."""
+    monkeypatch.setattr("prefixcache.engine.tiers.ahead._LEAST_WAIT_SECONDS", 10.0)
+
+
 @pytest.fixture
 def fleet(tmp_path: Path) -> Iterator[Fleet]:
     made = Fleet(tmp_path)
