@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
 from prefixcache.errors import PromptTooLongError, TemplateError
-from prefixcache.text.call_shape import call_shape
+from prefixcache.text.call_shape import CallShape, call_shape
 from prefixcache.text.control import ControlTokens, Message
 from prefixcache.text.history import History
 from prefixcache.text.marks import Mark, fixed_tokens
@@ -25,7 +26,6 @@ class PromptEncoder:
     def __init__(self, tokenizer: Tokenizer, template: ChatTemplate) -> None:
         self.tokenizer = tokenizer
         self._template = template
-        self._calls = call_shape(template)
         self._control = ControlTokens(tokenizer, template.literals)
         self.tool_format = format_of(template.literals)  # None: the model was taught none
 
@@ -103,7 +103,7 @@ class PromptEncoder:
             _check(_n_characters([prepared, tools]), max_characters)
             if order_tool_keys and tools is not None:
                 tools = [canonical(tool) for tool in tools]
-            shaped = [self._calls.shaped(fields) for fields in prepared]
+            shaped = [self._shaped(fields) for fields in prepared]
             guarded = self._control.guarded(shaped, tools)
         except RecursionError as error:
             deepest = "tools" if _depth(tools) > _depth(prepared) else "messages"
@@ -181,6 +181,14 @@ class PromptEncoder:
         if mark is None:
             return known + self.tokenizer.encode(prompt, add_special_tokens=False)
         return known + self._control.encode(prompt, mark)
+
+    @cached_property
+    def _calls(self) -> CallShape:
+        """Found when a call first comes back: a template may take its time."""
+        return call_shape(self._template)
+
+    def _shaped(self, fields: dict[str, object]) -> dict[str, object]:
+        return self._calls.shaped(fields) if fields.get("tool_calls") else fields
 
     def _continued(
         self,
