@@ -204,7 +204,7 @@ class Scene:
         wide = self.world.heads_per_kv_head
         key = keys.at(slots).double().repeat_interleave(wide, dim=0)
         value = values.at(slots).double().repeat_interleave(wide, dim=0)
-        query = self.queries[index].double()
+        query = keys.turned(self.queries[index]).double()
         row = torch.arange(len(slots) - query.shape[1], len(slots))[:, None]
         distance = row - torch.arange(len(slots))[None]
         window = self.groups[group].window
