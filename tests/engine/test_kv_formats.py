@@ -36,9 +36,11 @@ NEAR = {"float16": 0.01, "bfloat16": 0.06, "int8": 0.08, "int4": 0.9}
 @pytest.mark.parametrize(
     ("architecture", "name"),
     [
-        *((architecture, "int4") for architecture in ARCHITECTURES),
-        *((architecture, "int8") for architecture in ("llama", "gemma2")),
-        *(("qwen3", name) for name in ("float16", "bfloat16")),
+        ("llama", "int4"),
+        ("qwen3", "int8"),
+        *(pytest.param(each, "int4", marks=pytest.mark.slow) for each in ARCHITECTURES[1:]),
+        *(pytest.param(each, "int8", marks=pytest.mark.slow) for each in ("llama", "gemma2")),
+        *(pytest.param("qwen3", each, marks=pytest.mark.slow) for each in ("float16", "bfloat16")),
     ],
 )
 def test_invariant_logits_are_the_same_however_they_are_fed(architecture: str, name: Any) -> None:
@@ -95,7 +97,13 @@ def test_a_preempted_request_goes_on_with_the_same_numbers(name: str) -> None:
     assert n_preempted > 0
 
 
-@pytest.mark.parametrize("name", CPU_FORMATS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("float16", "bfloat16")),
+        *("int8", "int4"),
+    ],
+)
 def test_a_storm_changes_no_answer(name: str) -> None:
     """Cancels, preemptions, evictions, drafts and shared runs: answers are those of a quiet day.
 
