@@ -13,7 +13,6 @@ import click
 from gateway.bench import save
 from prefixcache.bench.tiers import as_data, as_table, load, measure, measure_load
 from prefixcache.config import EngineConfig
-from prefixcache.engine.allocator import keep_freed_memory
 from prefixcache.tiers.remote import RemoteTier
 
 
@@ -64,7 +63,6 @@ def tiers(
     def report(line: str) -> None:
         click.echo(f"{time.monotonic() - begin:6.1f} s  {line}", err=True)
 
-    keep_freed_memory(os.environ)  # as the worker does
     loaded = load(config, env=os.environ, report=report)
     rows = []
     with TemporaryDirectory(dir=folder) as place:

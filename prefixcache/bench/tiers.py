@@ -13,6 +13,7 @@ import numpy as np
 
 from prefixcache.config import EngineConfig
 from prefixcache.engine import Engine
+from prefixcache.engine.allocator import keep_freed_memory
 from prefixcache.engine.loading import LoadedModel, load_model
 from prefixcache.errors import EngineError
 from prefixcache.index import pack
@@ -59,6 +60,7 @@ class Load:
 def load(config: EngineConfig, *, env: Mapping[str, str], report: Report) -> LoadedModel:
     """Load the model once for all that is measured, named as lasting tiers need it."""
     small = msgspec.structs.replace(config, kv_memory_bytes=_LOOK_BYTES, disk="not opened")
+    keep_freed_memory(env)  # as the worker does
     return load_model(small, env=env, report=report)
 
 
