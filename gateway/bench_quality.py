@@ -11,7 +11,6 @@ import click
 from gateway.bench import each, one_of, save
 from prefixcache.bench.kv_formats import (
     compare_formats,
-    formats_data,
     formats_table,
     long_text,
 )
@@ -74,7 +73,7 @@ def quality(
             env=os.environ,
             report=_report,
         )
-        _tell(formats_table(found), formats_data(found), json_file)
+        _tell(formats_table(found), as_data(found), json_file)
         return
     rows = list(
         compare(

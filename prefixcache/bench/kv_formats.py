@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,18 +9,17 @@ from importlib import resources
 
 import msgspec
 
+from prefixcache.bench.quality import text_tokens
 from prefixcache.config import EngineConfig, KVFormatName
 from prefixcache.engine.allocator import keep_freed_memory
 from prefixcache.engine.loading import LoadedModel, load_model
 from prefixcache.engine.weights.quality import Quality, QualitySums, log_probabilities, step_ms
-from prefixcache.errors import ConfigError
 from prefixcache.kv import KVStore, require_format
 
 REFERENCE: KVFormatName = "auto"
 PIECE_TOKENS = 2048  # that are predicted from one another
 CHUNK_TOKENS = 128
 STREAMS, CONTEXT_TOKENS = 8, 1024  # of the step that is timed
-_LEAST_TOKENS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +92,6 @@ def formats_table(rows: Sequence[FormatRow]) -> str:
     return "\n".join([heading, *map(_line, rows)])
 
 
-def formats_data(rows: Sequence[FormatRow]) -> list[dict[str, object]]:
-    """Return rows ready for JSON."""
-    return [dataclasses.asdict(row) for row in rows]
-
-
 def _line(row: FormatRow) -> str:
     of = row.quality
     return (
@@ -108,10 +101,7 @@ def _line(row: FormatRow) -> str:
 
 
 def _pieces(loaded: LoadedModel, text: str) -> Iterator[list[int]]:
-    assert loaded.tokenizer is not None, "load_model always loads one"
-    token_ids = list(loaded.tokenizer.encode(text))
-    if len(token_ids) < _LEAST_TOKENS:
-        raise ConfigError("text", len(token_ids), f"tokens; at least {_LEAST_TOKENS} are needed")
+    token_ids = text_tokens(loaded, text)
     size = min(PIECE_TOKENS, loaded.info.max_model_tokens)
     n_pieces = -(-len(token_ids) // size)
     for index in range(n_pieces):  # of even length, so that none is too short to say anything

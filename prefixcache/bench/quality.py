@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -15,9 +16,12 @@ from prefixcache.engine.loading import LoadedModel, load_model
 from prefixcache.engine.weights.quality import Quality, log_probabilities, quality, step_ms
 from prefixcache.errors import ConfigError
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 REFERENCE: WeightsName = "float32"
 PROMPT_TOKENS, CONTEXT_TOKENS, DECODE_ROWS = 1024, 256, 8
-_LEAST_TOKENS = 64
+LEAST_TOKENS = 64  # of a text that is to tell anything
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +62,7 @@ def compare(
     reference = None
     for each in (REFERENCE, *(name for name in weights if name != REFERENCE)):
         loaded = load_model(msgspec.structs.replace(config, weights=each), env=env, report=report)
-        token_ids = _token_ids(loaded, text)
+        token_ids = text_tokens(loaded, text)[: loaded.info.max_model_tokens]
         found = log_probabilities(loaded, token_ids)
         reference = found if reference is None else reference
         yield Row(
@@ -81,9 +85,18 @@ def as_table(rows: Sequence[Row]) -> str:
     return "\n".join([heading, *map(_line, rows)])
 
 
-def as_data(rows: Sequence[Row]) -> list[dict[str, object]]:
+def as_data(rows: Sequence[DataclassInstance]) -> list[dict[str, object]]:
     """Return rows ready for JSON."""
     return [dataclasses.asdict(row) for row in rows]
+
+
+def text_tokens(loaded: LoadedModel, text: str) -> list[int]:
+    """Return a text's token ids. Raises ConfigError where it is shorter than LEAST_TOKENS."""
+    assert loaded.tokenizer is not None, "load_model always loads one"
+    token_ids = list(loaded.tokenizer.encode(text))
+    if len(token_ids) < LEAST_TOKENS:
+        raise ConfigError("text", len(token_ids), f"tokens; at least {LEAST_TOKENS} are needed")
+    return token_ids
 
 
 def _line(row: Row) -> str:
@@ -101,11 +114,3 @@ def _prompt_ms(loaded: LoadedModel, repeats: int) -> float:
 
 def _decode_ms(loaded: LoadedModel, n_rows: int, repeats: int) -> float:
     return step_ms(loaded, n_rows=n_rows, n_tokens=1, context=CONTEXT_TOKENS, repeats=repeats)
-
-
-def _token_ids(loaded: LoadedModel, text: str) -> list[int]:
-    assert loaded.tokenizer is not None, "load_model always loads one"
-    found = list(loaded.tokenizer.encode(text))[: loaded.info.max_model_tokens]
-    if len(found) < _LEAST_TOKENS:
-        raise ConfigError("text", len(found), f"tokens; at least {_LEAST_TOKENS} are needed")
-    return found

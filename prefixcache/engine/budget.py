@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from prefixcache.engine.costs import StepCosts
+from prefixcache.engine.costs import StepCosts, moved
 
 MIN_TOKENS = 32
-_NEWEST = 0.25  # the weight of the newest step in the speed
 
 
 class StepBudget:
@@ -32,7 +31,6 @@ class StepBudget:
         if n_tokens < MIN_TOKENS or seconds <= 0:
             return
         speed = n_tokens / seconds
-        mean = speed if self.tokens_per_second is None else self.tokens_per_second
-        self.tokens_per_second = mean + _NEWEST * (speed - mean)
+        self.tokens_per_second = moved(self.tokens_per_second, speed)
         fitting = speed * self._step_seconds
         self.tokens = int(min(max((self.tokens + fitting) / 2, MIN_TOKENS), self.max_tokens))

@@ -11,6 +11,11 @@ _MOST_RISE = 1.5  # of one measurement above the mean, so that a hiccup counts f
 _MOST_ROWS = 512  # larger steps are prompts; nothing is asked about them
 
 
+def moved(mean: float | None, value: float) -> float:
+    """Return a mean that has a new measurement in it; `mean`: None: it is the first."""
+    return value if mean is None else mean + _NEWEST * (value - mean)
+
+
 class StepCosts:
     """Seconds of a step by its rows: a mean for each number of rows, and lines in between.
 
@@ -37,7 +42,7 @@ class StepCosts:
             insort(self._rows, n_rows)
             self._seconds[n_rows] = seconds
         else:
-            self._seconds[n_rows] = mean + _NEWEST * (min(seconds, _MOST_RISE * mean) - mean)
+            self._seconds[n_rows] = moved(mean, min(seconds, _MOST_RISE * mean))
 
     def relative(self, n_rows: int, n_more: int) -> list[float]:
         """Return what steps of 0 to `n_more` rows more than `n_rows` cost, as shares of the first.

@@ -9,7 +9,7 @@ from prefixcache.config import EngineConfig
 from prefixcache.engine.budget import StepBudget
 from prefixcache.engine.fairness import TenantShares
 from prefixcache.engine.ordering import make_order
-from prefixcache.engine.sequence import Sequence
+from prefixcache.engine.sequence import Sequence, reads_cache
 from prefixcache.engine.shares import PromptShares, Share
 from prefixcache.engine.tiers import Tiers
 from prefixcache.engine.waiting import Turns, WaitingQueue
@@ -205,7 +205,7 @@ class Scheduler:
 
     def reads(self, sequence: Sequence) -> bool:
         """Whether what is cached counts for a sequence."""
-        return self._config.prefix_cache and sequence.request.read_cache
+        return reads_cache(self._config, sequence)
 
     def _match_length(self, sequence: Sequence) -> int:
         if not self.reads(sequence):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from prefixcache.config import EngineConfig
 from prefixcache.engine.adapters import LoadedAdapter
 from prefixcache.engine.drafting import Drafter
 from prefixcache.engine.sampling import Sampler
@@ -128,3 +129,8 @@ class Sequence:
         if stop <= n_prompt:
             return self.request.token_ids[: stop * 4]
         return self.request.token_ids + pack(self.output[: stop - n_prompt])
+
+
+def reads_cache(config: EngineConfig, sequence: Sequence) -> bool:
+    """Return whether what is cached counts for a sequence."""
+    return config.prefix_cache and sequence.request.read_cache

@@ -13,7 +13,7 @@ from prefixcache.config import EngineConfig
 from prefixcache.engine.costs import StepCosts
 from prefixcache.engine.counters import Counters
 from prefixcache.engine.drafting import Draft, Drafter
-from prefixcache.engine.sequence import Sequence
+from prefixcache.engine.sequence import Sequence, reads_cache
 from prefixcache.engine.shares import Share
 from prefixcache.engine.window_room import WindowRoom
 from prefixcache.index import PrefixCache
@@ -99,7 +99,7 @@ class Speculation:
         return sequence.drafter.draft(sequence.output, n_most)
 
     def _drafter(self, sequence: Sequence) -> Drafter:
-        reads = self._config.prefix_cache and sequence.request.read_cache
+        reads = reads_cache(self._config, sequence)
         continuation = partial(self._cache.ahead.continuation, sequence.namespace)
         return Drafter(sequence.request.token_ids, continuation if reads else None)
 

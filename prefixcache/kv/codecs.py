@@ -33,8 +33,8 @@ class Codec(Protocol):
     """Turns rows into planes and back.
 
     The caller promises rows whose numbers lie side by side, and finite ones; NaN stays NaN, so that
-    it is seen. The codec promises that rows do not depend on each other, that zeros stay zeros, and
-    that what is too large for a plane becomes the largest that it can hold.
+    it is seen. The codec promises that rows do not depend on each other, that a row of zeros stays
+    one, and that what is too large for a plane becomes the largest that it can hold.
     """
 
     def planes(self, dim: int) -> tuple[Plane, ...]:

@@ -22,6 +22,19 @@ class KVFormat(NamedTuple):
     turns_keys: bool = False  # see `Turning`
 
 
+_FORMATS = {
+    each.name: each
+    for each in (
+        KVFormat("float32", Cast(torch.float32), Cast(torch.float32)),
+        KVFormat("bfloat16", Cast(torch.bfloat16), Cast(torch.bfloat16)),
+        KVFormat("float16", Cast(torch.float16), Cast(torch.float16)),
+        KVFormat("fp8", Cast(torch.float8_e4m3fn), Cast(torch.float8_e4m3fn)),
+        KVFormat("int8", Int8(), Int8()),
+        KVFormat("int4", Int4(), Int4(), turns_keys=True),
+    )
+}
+
+
 def kv_format(name: str, dtype: torch.dtype) -> KVFormat:
     """Return the format called `name` for a model that computes in `dtype`.
 
@@ -30,17 +43,9 @@ def kv_format(name: str, dtype: torch.dtype) -> KVFormat:
     """
     if name == "auto":
         name = str(dtype).removeprefix("torch.")
-    codecs: dict[str, tuple[Codec, Codec]] = {
-        "float32": (Cast(torch.float32),) * 2,
-        "bfloat16": (Cast(torch.bfloat16),) * 2,
-        "float16": (Cast(torch.float16),) * 2,
-        "fp8": (Cast(torch.float8_e4m3fn),) * 2,
-        "int8": (Int8(),) * 2,
-        "int4": (Int4(),) * 2,
-    }
-    if name not in codecs:
-        raise ConfigError("kv_format", name, f"must be one of auto, {', '.join(codecs)}")
-    return KVFormat(name, *codecs[name], turns_keys=name == "int4")
+    if name not in _FORMATS:
+        raise ConfigError("kv_format", name, f"must be one of auto, {', '.join(_FORMATS)}")
+    return _FORMATS[name]
 
 
 def require_format(name: str, device: torch.device) -> None:

@@ -18,7 +18,7 @@ class StoredNamespace(msgspec.Struct, frozen=True, cache_hash=True):
     field is a digest of KEY_BYTES, so that no name of a tenant leaves the process.
     """
 
-    model: bytes  # weights, tokenizer, dtype, KV format, block size: whatever else makes KV differ
+    model: bytes  # weights, dtype, KV format, block size: whatever makes KV differ
     adapter: bytes | None  # its weights
     tenant: bytes
     salt: bytes | None

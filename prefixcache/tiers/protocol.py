@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, Protocol
+from typing import Protocol
 
 from prefixcache.tiers.keys import StoredScope
 from prefixcache.tiers.records import BlockRecord, WantedBlock
-
-TierName = Literal["host", "disk", "remote"]
 
 
 class BlockTier(Protocol):

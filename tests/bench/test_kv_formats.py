@@ -10,10 +10,10 @@ import pytest
 from prefixcache.bench.kv_formats import (
     PIECE_TOKENS,
     compare_formats,
-    formats_data,
     formats_table,
     long_text,
 )
+from prefixcache.bench.quality import as_data
 from prefixcache.config import EngineConfig
 from prefixcache.errors import ConfigError
 from tests.support.models import write_tiny_model
@@ -45,7 +45,7 @@ def test_the_models_own_numbers_come_first_and_fewer_bits_are_farther(
         assert 0 < one.quality.kl_mean < other.quality.kl_mean
     assert rows[0].tokens == rows[3].tokens > 512  # the tiny model's most: so there were pieces
     assert len(formats_table(rows).splitlines()) == 5
-    assert formats_data(rows)[2]["kv_format"] == "int8"
+    assert as_data(rows)[2]["kv_format"] == "int8"
 
 
 def test_the_long_text_is_long_enough() -> None:

@@ -96,7 +96,6 @@ def test_a_latency_counts_once() -> None:
     speed.record(1_000_000, 1.5)
     assert speed.seconds_for(1000) == pytest.approx(0.5)
     assert speed.seconds_for(2_000_000) == pytest.approx(2.5)
-    assert speed.bytes_a_second == pytest.approx(1_000_000)
 
 
 def test_an_invalidation_that_fails_is_made_before_anything_is_read() -> None:

@@ -11,7 +11,7 @@ from prefixcache.config import EngineConfig
 from prefixcache.engine.budget import StepBudget
 from prefixcache.engine.index_groups import IndexGroups
 from prefixcache.engine.resources import host_available_bytes
-from prefixcache.engine.sequence import Sequence
+from prefixcache.engine.sequence import reads_cache
 from prefixcache.engine.served import Served
 from prefixcache.engine.tiers.ahead import ReadAhead
 from prefixcache.engine.tiers.filling import Filling
@@ -108,9 +108,6 @@ def open_tiers(
     ]
     speed = TransferSpeed(clock)
 
-    def reads(sequence: Sequence) -> bool:
-        return config.prefix_cache and sequence.request.read_cache
-
     return Tiers(
         cache,
         store,
@@ -130,6 +127,6 @@ def open_tiers(
             most_bytes=store.memory_bytes // _READ_SHARE,
         ),
         news=news,
-        reads=reads,
+        reads=partial(reads_cache, config),
         whole_group=groups.whole,
     )

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from prefixcache.config import LoadingName
 from prefixcache.engine.budget import StepBudget
+from prefixcache.engine.costs import moved
 
 SMALL_BYTES = 64 * 2**10  # a transfer of no more says how long any takes, not how long a byte does
 FRESH_SECONDS = 60.0  # what looks too slow is tried again after so long, for it may have changed
-_NEWEST = 0.25  # the weight of the newest measurement
 
 
 class TransferSpeed:
@@ -23,11 +23,6 @@ class TransferSpeed:
         self._measured_at: float | None = None
 
     @property
-    def bytes_a_second(self) -> float | None:
-        """What long transfers reach; None: none was measured."""
-        return None if not self._a_byte else 1 / self._a_byte
-
-    @property
     def is_fresh(self) -> bool:
         """Whether the last measurement is young enough to go by."""
         return self._measured_at is not None and self._clock() - self._measured_at < FRESH_SECONDS
@@ -36,10 +31,10 @@ class TransferSpeed:
         """Learn from a transfer."""
         self._measured_at = self._clock()
         if n_bytes <= SMALL_BYTES:
-            self._latency = _moved(self._latency, seconds)
+            self._latency = moved(self._latency, seconds)
             return
         spent = max(seconds - (self._latency or 0.0), seconds / 10)
-        self._a_byte = _moved(self._a_byte, spent / n_bytes)
+        self._a_byte = moved(self._a_byte, spent / n_bytes)
 
     def seconds_for(self, n_bytes: int) -> float | None:
         """Return about how long so many bytes take; None: nothing like it was measured."""
@@ -66,10 +61,8 @@ class Worth:
         """
         if self._setting != "auto":
             return self._setting == "always"
-        loading, computing = (
-            self.seconds_to_load(speed, n_tokens),
-            self.seconds_to_compute(n_tokens),
-        )
+        loading = self.seconds_to_load(speed, n_tokens)
+        computing = self.seconds_to_compute(n_tokens)
         if loading is None or computing is None or not speed.is_fresh:
             return True
         return loading < computing
@@ -82,7 +75,3 @@ class Worth:
         """Return about how long that takes; None: not known."""
         a_second = self._budget.tokens_per_second
         return None if a_second is None else n_tokens / a_second
-
-
-def _moved(mean: float | None, value: float) -> float:
-    return value if mean is None else mean + _NEWEST * (value - mean)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Several
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import takewhile
 
@@ -26,6 +28,15 @@ from prefixcache.tiers import BlockRecord, StoredScope
 logger = logging.getLogger(__name__)
 
 RESERVE_SHARE = 16  # of the host's blocks, one in so many is kept free for those who grow
+
+
+@contextmanager
+def _edge(what: str) -> Iterator[None]:
+    """Log what goes wrong within, and go on: requests are computed without it."""
+    try:
+        yield
+    except Exception:
+        logger.exception("%s failed", what)
 
 
 def _is_wanted(pair: tuple[BlockRecord, bytes]) -> bool:
@@ -98,7 +109,8 @@ class Tiers:
     def begin_step(self) -> None:
         """Have room for what the step gives up. To be called before each step."""
         self._keeping.begin_step()
-        self._make_room(0)
+        with _edge("making room in host memory"):
+            self._make_room(0)
 
     def read_ahead(self, sequence: Sequence) -> None:
         """Begin to read what a request that waits will need."""
@@ -108,7 +120,7 @@ class Tiers:
         if use.has_looked:
             return
         use.has_looked = True
-        try:
+        with _edge("reading ahead"):
             outlook = self._cache.copies.outlook(
                 sequence.namespace, sequence.packed(sequence.n_tokens)
             )
@@ -116,8 +128,6 @@ class Tiers:
             start = max(outlook.n_known, use.path.first_block)
             use.next_to_keep = self._first_unkept(use.path, start)
             self.ahead.begin(sequence, use.path, start)
-        except Exception:  # the edge: whatever happens here, the request is computed
-            logger.exception("reading ahead failed")
 
     def is_reading(self, sequence: Sequence) -> bool:
         """Whether a request had better wait for what is being read."""
@@ -137,28 +147,27 @@ class Tiers:
         """Have room in the host tier for what is given up when `sequence` is admitted."""
         if self.host is None:
             return
-        tokens = sequence.packed(sequence.n_tokens)
-        n_found = 0
-        if self._reads(sequence):
-            outlook = self._cache.copies.outlook(sequence.namespace, tokens)
-            n_found = outlook.n_blocks
-            for part in outlook.away:
-                self.host.touch(part.handle)
-        self._make_room(-(-(sequence.n_tokens + 1) // self._size) - n_found)
+        with _edge("making room in host memory"):
+            n_found = 0
+            if self._reads(sequence):
+                tokens = sequence.packed(sequence.n_tokens)
+                outlook = self._cache.copies.outlook(sequence.namespace, tokens)
+                n_found = outlook.n_blocks
+                for part in outlook.away:
+                    self.host.touch(part.handle)
+            self._make_room(-(-(sequence.n_tokens + 1) // self._size) - n_found)
 
     def fill(self, sequence: Sequence, lease: Lease) -> None:
         """Load what comes next after what a request has matched; `lease` tells how far it got."""
         sequence.tier_tokens, sequence.awaits_tier = {}, False
         if not self.is_on:
             return
-        try:
+        with _edge("loading from a tier"):
             pieces = self._pieces(sequence, lease) if self._reads(sequence) else []
             if pieces:
                 self._filling.fill(sequence, lease, pieces)
             if self.lanes and lease.stores:
                 self._note_kept(sequence, lease)
-        except Exception:  # the edge: whatever happens here, the request is computed
-            logger.exception("loading from a tier failed")
 
     def keep(self, sequence: Sequence, lease: Lease) -> None:
         """Keep what a request has committed since the last call."""
@@ -168,13 +177,11 @@ class Tiers:
         stop = min(lease.stored_blocks, sequence.n_computed // self._size)
         if stop <= use.next_to_keep:
             return
-        try:
+        start, use.next_to_keep = use.next_to_keep, None  # where keeping fails it ends
+        with _edge("keeping what was computed"):
             if stop > use.path.end_block:
                 use.path.extend(sequence.packed(stop * self._size))
-            use.next_to_keep = self._keeping.keep(lease, use.path, use.next_to_keep, stop)
-        except Exception:  # the edge: whatever happens here, requests go on
-            use.next_to_keep = None
-            logger.exception("keeping what was computed failed")
+            use.next_to_keep = self._keeping.keep(lease, use.path, start, stop)
 
     def leave(self, sequence: Sequence) -> None:
         """Forget a request that has ended."""
@@ -207,7 +214,8 @@ class Tiers:
 
     def flush(self, seconds: float) -> bool:
         """Wait until what was handed on is written, or so long; return whether it is."""
-        return all(lane.flush(seconds) for lane in self.lanes)
+        end = time.monotonic() + seconds
+        return all(lane.flush(max(end - time.monotonic(), 0.0)) for lane in self.lanes)
 
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
         """Write what waits to be written and let the tiers go, in so many seconds at most."""

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
-from torch.nn.functional import kl_div
 
 from prefixcache.engine.loading import LoadedModel
 from prefixcache.engine.plan import Chunk, Step, plan_step
@@ -47,18 +46,9 @@ def log_probabilities(loaded: LoadedModel, token_ids: Sequence[int], *, first: i
 
 def quality(found: Tensor, reference: Tensor, token_ids: Sequence[int]) -> Quality:
     """Compare two results of `log_probabilities` for the same tokens."""
-    following = torch.tensor(token_ids[1:])[:, None]
-    loss = -found[:-1].gather(1, following).double().mean().item()
-    divergences = torch.cat(
-        [_divergence(*pair) for pair in zip(_parts(found), _parts(reference), strict=True)]
-    )
-    same = found.argmax(dim=-1) == reference.argmax(dim=-1)
-    return Quality(
-        perplexity=math.exp(loss),
-        kl_mean=divergences.mean().item(),
-        kl_max=divergences.max().item(),
-        agreement=same.double().mean().item(),
-    )
+    sums = QualitySums()
+    sums.add(found, reference, token_ids[1:])
+    return sums.quality()
 
 
 @dataclass(slots=True)
@@ -76,8 +66,10 @@ class QualitySums:
         """Take rows of log-probabilities, and the tokens that follow all or all but the last."""
         n = len(following)
         rows = torch.tensor(following, dtype=torch.int64, device=found.device)[:, None]
-        self.loss -= found[:n].gather(1, rows).sum().item()
-        apart = kl_div(found, reference, reduction="none", log_target=True).sum(-1)
+        self.loss -= found[:n].gather(1, rows).double().sum().item()
+        apart = torch.cat(
+            [_divergence(*pair) for pair in zip(_parts(found), _parts(reference), strict=True)]
+        )
         self.divergence += apart.sum().item()
         self.most = max(self.most, apart.max().item())
         self.n_agreeing += int((found.argmax(-1) == reference.argmax(-1)).sum())

@@ -19,7 +19,6 @@ class HostCounters:
     written_bytes: int = 0
     read_bytes: int = 0
     refused_blocks: int = 0  # there was no room for them
-    evicted_bytes: int = 0
 
 
 class HostTier:
@@ -91,7 +90,6 @@ class HostTier:
         wanted = self._wanted(min(n_blocks, self.n_blocks))
         while self._copies and any(self.arena.n_free(group) < n for group, n in wanted):
             handle, copy = self._copies.popitem(last=False)
-            self.counters.evicted_bytes += self.arena.bytes_of(copy)
             self.arena.free(copy)
             lost(handle)
 

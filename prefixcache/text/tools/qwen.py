@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 
 from prefixcache.text.tools.calls import CallArguments, CallBegin, Content, Piece, ToolParser
 from prefixcache.text.tools.hermes import HermesFormat
-from prefixcache.text.tools.parsing import Joining, overlap
+from prefixcache.text.tools.parsing import SteppingParser, overlap
 from prefixcache.text.tools.reader import parsed_object
 
 _BEGIN, _END = "<tool_call>", "</tool_call>"
@@ -33,46 +33,35 @@ class QwenFormat(HermesFormat):
         return _TagParser(names if isinstance(names, Mapping) else {})
 
 
-class _TagParser(Joining):
+class _TagParser(SteppingParser):
     """A `ToolParser` for calls that are complete when their last tag has come."""
 
     def __init__(self, schemas: Mapping[str, object]) -> None:
         super().__init__()
         self._schemas = schemas
-        self._held = ""
-        self._n_calls = 0
-
-    def push(self, text: str) -> list[Piece]:
-        """Take the next text; see `ToolParser`."""
-        self._held += text
-        pieces: list[Piece] = []
-        while self._held and self._step(pieces):
-            pass
-        return self.joined(pieces)
 
     def finish(self) -> list[Piece]:
         """End the answer; see `ToolParser`. Only the last mark of a call may be missing."""
-        left: list[Piece] = [Content(self._held)]
-        if self._held.startswith(_BEGIN):
-            left = self._call(self._held.removeprefix(_BEGIN), self._held)
-        pieces = self.joined(left)
-        return pieces if self._n_calls else [*pieces, *self.last_blank()]
+        left: list[Piece] = [Content(self.held)]
+        if self.held.startswith(_BEGIN):
+            left = self._call(self.held.removeprefix(_BEGIN), self.held)
+        return self.ended(left)
 
-    def _step(self, pieces: list[Piece]) -> bool:
-        """Take something off the held text; False when more must come first."""
-        before, mark, after = self._held.partition(_BEGIN)
+    def step(self, pieces: list[Piece]) -> bool:
+        """See `SteppingParser`."""
+        before, mark, after = self.held.partition(_BEGIN)
         if not mark:
-            safe = len(self._held) - overlap(self._held, _BEGIN)
-            pieces.append(Content(self._held[:safe]))
-            self._held = self._held[safe:]
+            safe = len(self.held) - overlap(self.held, _BEGIN)
+            pieces.append(Content(self.held[:safe]))
+            self.held = self.held[safe:]
             return False
         pieces.append(Content(before))
-        self._held = mark + after
+        self.held = mark + after
         inner, end, rest = after.partition(_END)
         if not end:
             return False
         pieces += self._call(inner, mark + inner + end)
-        self._held = rest
+        self.held = rest
         return True
 
     def _call(self, inner: str, raw: str) -> list[Piece]:
@@ -81,9 +70,9 @@ class _TagParser(Joining):
         arguments = None if found is None else self._arguments(found["name"], found["body"])
         if found is None or arguments is None:
             return [Content(raw)]
-        self._n_calls += 1
-        begin = CallBegin(self._n_calls - 1, found["name"])
-        return [begin, CallArguments(self._n_calls - 1, arguments)]
+        self.n_calls += 1
+        begin = CallBegin(self.n_calls - 1, found["name"])
+        return [begin, CallArguments(self.n_calls - 1, arguments)]
 
     def _arguments(self, name: str, body: str) -> str | None:
         values: dict[str, object] = {}

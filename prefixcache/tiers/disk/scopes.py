@@ -29,6 +29,15 @@ class Invalidated(msgspec.Struct, frozen=True, array_like=True):
     serial: int  # of the latest
     scopes: dict[bytes, tuple[StoredScope, int]]  # by their own bytes; the latest of each
 
+    def floor(self, namespace: StoredNamespace) -> int:
+        """Return the serial below which a namespace's records are dead."""
+        return floor_of(self.scopes.values(), namespace)
+
+
+def floor_of(scopes: Iterable[tuple[StoredScope, int]], namespace: StoredNamespace) -> int:
+    """Return the latest serial of those scopes that hold a namespace."""
+    return max((serial for scope, serial in scopes if scope.holds(namespace)), default=0)
+
 
 def read_scopes(folder: Path) -> Invalidated | None:
     """Return what stands in the folder's file; None: there is no file.
@@ -95,8 +104,7 @@ class Scopes:
         scopes, floors = self._state
         floor = floors.get(namespace)
         if floor is None:
-            held = (serial for scope, serial in scopes.values() if scope.holds(namespace))
-            floor = floors[namespace] = max(held, default=0)
+            floor = floors[namespace] = floor_of(scopes.values(), namespace)
         return floor
 
     def bump(self, scope: StoredScope) -> None:

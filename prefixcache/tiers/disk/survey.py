@@ -146,9 +146,7 @@ class _Look:
     def _take(self, found: Found, known: Invalidated | None) -> None:
         head = found.frame.head
         self._all_bytes += found.frame.n_bytes
-        scopes = () if known is None else known.scopes.values()
-        floor = max((serial for scope, serial in scopes if scope.holds(head.namespace)), default=0)
-        if found.frame.stamp >= floor:
+        if known is None or found.frame.stamp >= known.floor(head.namespace):
             self._records[head.key] = _Record(head, found.frame.n_bytes)
 
 
