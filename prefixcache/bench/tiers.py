@@ -14,7 +14,7 @@ import numpy as np
 from prefixcache.config import EngineConfig
 from prefixcache.engine import Engine
 from prefixcache.engine.allocator import keep_freed_memory
-from prefixcache.engine.loading import LoadedModel, load_model
+from prefixcache.engine.loading import LoadedModel, load_model, longest_sequence_tokens
 from prefixcache.errors import EngineError
 from prefixcache.index import pack
 from prefixcache.kv import KVStore
@@ -81,7 +81,7 @@ def measure(
         folder: for the disk tier; empty.
         remote: opens a tier on a server that is measured too; None: none is.
     """
-    loaded = with_pool(loaded, max(lengths) + _SPARE_TOKENS)
+    loaded = with_pool(loaded, config, max(lengths) + _SPARE_TOKENS)
     host_bytes = loaded.store.memory_bytes
     config = msgspec.structs.replace(
         config, tier_loading="always", host_memory_bytes=host_bytes + host_bytes // 4
@@ -115,7 +115,7 @@ def measure_load(
         n_tokens: of one prompt.
         folder: for the disk tier; empty.
     """
-    loaded = with_pool(loaded, _POOL_PROMPTS * (n_tokens + 2 * config.block_size_tokens))
+    loaded = with_pool(loaded, config, _POOL_PROMPTS * (n_tokens + 2 * config.block_size_tokens))
     prompts = [_prompt(loaded, n_tokens, seed=100 + n) for n in range(2 * _POOL_PROMPTS)]
     pool_bytes = loaded.store.memory_bytes
     for tiers, host_bytes in (
@@ -131,13 +131,16 @@ def measure_load(
         engine.close()
 
 
-def with_pool(loaded: LoadedModel, n_tokens: int) -> LoadedModel:
-    """Return the same model over a new pool of so many tokens."""
+def with_pool(loaded: LoadedModel, config: EngineConfig, n_tokens: int) -> LoadedModel:
+    """Return the same model over a new pool of so many tokens, which bounds its prompts too."""
     n_blocks = -(-n_tokens // loaded.info.block_size_tokens)
     store = KVStore(loaded.store.layout, n_blocks, loaded.store.device)
-    return dataclasses.replace(
-        loaded, store=store, info=msgspec.structs.replace(loaded.info, pool_blocks=n_blocks)
+    info = msgspec.structs.replace(
+        loaded.info,
+        pool_blocks=n_blocks,
+        max_model_tokens=longest_sequence_tokens(loaded.model.model, config, n_blocks),
     )
+    return dataclasses.replace(loaded, store=store, info=info)
 
 
 def as_data(rows: Sequence[Row | Load]) -> list[dict[str, object]]:

@@ -115,7 +115,7 @@ def prepare_model(
         name=name,
         folder=str(folder or ""),
         vocab_size=paged.vocab_size,
-        max_model_tokens=_max_tokens(model, config, pools.n_blocks),
+        max_model_tokens=longest_sequence_tokens(model, config, pools.n_blocks),
         eos_token_ids=_eos_token_ids(model),
         kv_bytes_per_token=layout.bytes_per_token,
         pool_blocks=pools.n_blocks,
@@ -219,7 +219,7 @@ def _length_limits(model: PreTrainedModel, config: EngineConfig) -> list[int]:
     return [int(limit) for limit in limits if limit is not None]
 
 
-def _max_tokens(model: PreTrainedModel, config: EngineConfig, n_blocks: int) -> int:
+def longest_sequence_tokens(model: PreTrainedModel, config: EngineConfig, n_blocks: int) -> int:
     """Return the longest sequence: the model's, the setting's and the pool's limit."""
     return min(n_blocks * config.block_size_tokens, *_length_limits(model, config))
 

@@ -51,6 +51,13 @@ def test_each_prompt_is_found_where_it_is_said_to_be(bench: Bench, tmp_path: Pat
     assert any("61 tokens: computed" in line for line in lines)
 
 
+def test_prompts_may_be_longer_than_the_pool_that_the_model_came_with(tmp_path: Path) -> None:
+    """The pool is made for what is measured, whatever the model was loaded with."""
+    small = Bench(n_blocks=12, lasting={}, tier_loading="always")
+    rows = list(measure(small.loaded, small.config, [61], tmp_path, report=lambda line: None))
+    assert {row.prompt_tokens for row in rows} == {61}
+
+
 def test_a_workload_twice_the_pool_is_found_in_the_tiers(bench: Bench, tmp_path: Path) -> None:
     """Alone the pool has given up each prompt before it comes again; the tiers have it."""
     loads = list(measure_load(bench.loaded, bench.config, 40, tmp_path, report=lambda line: None))
@@ -68,6 +75,6 @@ def test_a_workload_twice_the_pool_is_found_in_the_tiers(bench: Bench, tmp_path:
 
 def test_a_pool_of_another_size_serves_the_same_model(bench: Bench) -> None:
     """So that the model is loaded once."""
-    small = with_pool(bench.loaded, 33)
+    small = with_pool(bench.loaded, bench.config, 33)
     assert small.store.n_blocks == small.info.pool_blocks == 9
     assert small.info.load_id == bench.loaded.info.load_id
