@@ -25,6 +25,7 @@ from examples.index_speed import (
 from gateway.config import Settings
 
 ADAPTERS = Path(__file__).parent.parent / "gateway/manual/adapters.md"
+TIERS = Path(__file__).parent.parent / "gateway/manual/tiers.md"
 SCHEDULING = Path(__file__).parent.parent / "gateway/manual/scheduling.md"
 RESULT = {
     "engines": [US, "other"],
@@ -140,6 +141,19 @@ def test_the_table_of_kv_formats_has_what_a_result_holds() -> None:
     page = kv_formats.render(kv_formats.PAGE.read_text(encoding="utf-8"), result)
     assert "| `int8` | 11,880 | 20.12 | 0.00061 | 0.011 | 98.6% | 1.50 |" in page
     assert "10,390 tokens, 2 cores" in page
+
+
+def test_the_tables_of_tiers_have_what_the_result_holds() -> None:
+    """Each length is a line with its seconds by source, and each workload one with its rate."""
+    page, result = TIERS.read_text(encoding="utf-8"), read("tiers.json")
+    sources = ("computed", "device", "host", "disk")
+    found = {(row["source"], row["prompt_tokens"]): row["seconds"] for row in result["results"]}
+    for n_tokens in sorted({n_tokens for _, n_tokens in found}):
+        times = " | ".join(f"{found[source, n_tokens]:.2f} s" for source in sources)
+        assert f"| {n_tokens:,} | {times} |" in page
+    for load in result["workload"]:
+        rate, hits = f"{load['requests_per_second']:.2f}", f"{load['hit_rate']:.1%}"
+        assert f"| {load['tiers']} | {rate} | {hits} |" in page
 
 
 def test_the_settings_of_the_scheduling_page_have_their_defaults() -> None:
