@@ -15,6 +15,7 @@ from prefixcache.index.retention import Retentions
 from prefixcache.index.spans import GroupRuns, Runs, n_blocks_in
 from prefixcache.index.tokens import TOKEN_BYTES
 from prefixcache.index.tree import anchor_of, children_of, nodes, runs_to
+from prefixcache.index.window_hold import WindowPart
 from prefixcache.index.windows import Windows
 from prefixcache.types import PoolCounts, Span
 
@@ -170,6 +171,9 @@ def _check_windows(
     cached = held = n_loose = 0
     for node in all_nodes:
         n_blocks = _mark(owned, node.windows[group]) if node.windows else 0
+        start = node.end_block - node.n_blocks
+        is_cut = not start < windows.lead_blocks[group] < node.end_block
+        _require(is_cut, f"{_name_of(node)} goes on after the lead of window group {group}")
         _require(n_blocks <= node.n_blocks, f"{_name_of(node)} has {n_blocks} window blocks")
         is_seen = bool(node.window_users and node.window_users[group])
         _require(not is_seen or node.pins > 0, f"{_name_of(node)} is seen, not pinned")
@@ -182,10 +186,23 @@ def _check_windows(
     for lease in leases:
         assert lease.window_hold is not None
         part = lease.window_hold.parts[group]
-        held += _mark(owned, part.runs)
-        _require(part.start >= lease.n_stored, f"lease {lease.id} owns window blocks of the tree")
+        held += _mark(owned, part.lead.runs) + _mark(owned, part.rest.runs)
+        n_lead = windows.lead_blocks[group]
+        _check_part(part, lease, min(lease.n_stored, n_lead))
+        lead = windows.lead_to(lease.window_hold, lease.node, group)
+        _require(
+            n_blocks_in(lead) == min(part.lead.end, n_lead), f"lease {lease.id} lacks of its lead"
+        )
     found = PoolCounts(free=pool.n_free, cached=cached, held=held)
     _check_counts(f"window group {group}", owned, windows.counts(group), found)
+
+
+def _check_part(part: WindowPart, lease: Lease, lead_stored: int) -> None:
+    name = f"lease {lease.id}"
+    _require(part.rest.start >= lease.n_stored, f"{name} owns window blocks of the tree")
+    _require(part.lead.start == lead_stored, f"{name} has its lead from {part.lead.start} on")
+    is_ordered = part.lead.end <= part.lead_end <= part.rest.start
+    _require(is_ordered, f"{name} takes its lead for what comes after it")
 
 
 def _check_account(account: Account, all_nodes: Iterable[Node], leases: LeaseBook) -> None:

@@ -54,6 +54,8 @@ class PrefixCache:
         windows: each group's sliding window in tokens, a token's own included; None: the group
             keeps all positions. At least one does. Blocks of window groups are had by
             `slide`, and reuse is by whole blocks then.
+        leads: how many tokens at the start of a prompt each group keeps though its window has
+            passed them; None: no group keeps any. Only groups with a window may.
         growth_blocks: `extend` takes this many at a time while they are free.
         token_exact_reuse: where a prompt leaves a block midway, copy the tokens it shares.
         policy: makes what chooses among a tenant's prefixes that nobody uses, one per tenant.
@@ -75,6 +77,7 @@ class PrefixCache:
         *,
         pool_blocks: Sequence[int],
         windows: Sequence[int | None] | None = None,
+        leads: Sequence[int] | None = None,
         block_size_tokens: int = 16,
         growth_blocks: int = 8,
         token_exact_reuse: bool = True,
@@ -89,9 +92,10 @@ class PrefixCache:
         if growth_blocks < 0:
             raise ConfigError("growth_blocks", growth_blocks, "must be at least 0")
         windows = windows or [None] * len(pool_blocks)
+        leads = leads or [0] * len(pool_blocks)
         block = BlockFormat(block_size_tokens, token_exact_reuse)
         shares = Shares(quotas or {}, published_quota, retained_blocks)
-        core = Core(pool_blocks, windows, block, policy, shares, lower_tier, copy_block)
+        core = Core(pool_blocks, windows, leads, block, policy, shares, lower_tier, copy_block)
         self.block_size_tokens = block_size_tokens
         self._growth_blocks = growth_blocks
         self._clock = clock

@@ -41,7 +41,10 @@ class Committer:
             self._join(lease, tokens, n_full, now)
             edge = edge[(lease.n_stored - n_before) * size :]
         if edge:
-            self._add(lease, edge, n_full, now)
+            n_before = lease.n_stored
+            for end in self._windows.cuts(n_before, n_full):
+                part = slice((lease.n_stored - n_before) * size, (end - n_before) * size)
+                self._add(lease, edge[part], end, now)
 
     def _join(self, lease: Lease, tokens: Packed, n_full: int, now: float) -> None:
         """Follow what the tree knows: take over what is on the device, bring back what is away."""

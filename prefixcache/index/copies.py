@@ -57,10 +57,15 @@ class Copies:
             away = core.locations.after(match.node, seen, match.n_blocks)
         return Outlook(match.n_blocks, tuple(away), passage)
 
-    def first_seen(self, group: int, position: int) -> int:
-        """Return the first block of a layer group that the token at `position` sees."""
+    def seen(self, group: int, position: int) -> tuple[range, range]:
+        """Return which blocks of a layer group the token at `position` sees: lead, and the rest."""
         is_window, index = self._core.places[group]
-        return self._core.windows.first_visible(index, position) if is_window else 0
+        end = -(-position // self._core.block.n_tokens)
+        if not is_window:
+            return range(0), range(end)
+        windows = self._core.windows
+        n_lead = min(windows.lead_blocks[index], end)
+        return range(n_lead), range(max(windows.first_visible(index, position), n_lead), end)
 
     def skip_to(self, lease: Lease, n_tokens: int) -> None:
         """Have room in the window groups for what the token after `n_tokens` sees, and for itself.

@@ -25,13 +25,14 @@ class Core(Trees):
         self,
         pool_blocks: Sequence[int],
         windows: Sequence[int | None],
+        leads: Sequence[int],
         block: BlockFormat,
         make_policy: Callable[[], EvictionPolicy],
         shares: Shares,
         lower_tier: LowerTier | None,
         copy_block: Callable[[BlockCopy], None] | None,
     ) -> None:
-        super().__init__(pool_blocks, windows, block, make_policy, shares, lower_tier)
+        super().__init__(pool_blocks, windows, leads, block, make_policy, shares, lower_tier)
         most_retained = shares.retained_of(self.pools.n_blocks)
         self.retainer = Retainer(self.keeper, self.forest, self.retentions, most_retained)
         self.leases = LeaseBook(self.windows, self.places)

@@ -171,6 +171,19 @@ class Lease:
         is_window, index = self.book.places[group]
         return self._window_runs(index)[0] if is_window else 0
 
+    def lead_spans(self, group: int = 0) -> Runs:
+        """Return the blocks of a window group's lead, which are not among its `spans`.
+
+        Empty for other groups, and once released. Cost: the nodes of its path, where there is one.
+        """
+        if self.book is None:
+            return ()
+        is_window, index = self.book.places[group]
+        if not is_window:
+            return ()
+        assert self.window_hold is not None
+        return self.book.windows.lead_to(self.window_hold, self.node, index)
+
     def _window_runs(self, index: int) -> tuple[int, Runs]:
         assert self.book is not None
         assert self.window_hold is not None

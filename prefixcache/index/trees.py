@@ -27,13 +27,14 @@ class Trees:
         self,
         pool_blocks: Sequence[int],
         windows: Sequence[int | None],
+        leads: Sequence[int],
         block: BlockFormat,
         make_policy: Callable[[], EvictionPolicy],
         shares: Shares,
         lower_tier: LowerTier | None,
     ) -> None:
         self.places = tuple(_places(windows))
-        self.pools, self.windows = _pools(pool_blocks, windows, block)
+        self.pools, self.windows = _pools(pool_blocks, windows, leads, block)
         can_copy = block.is_token_exact and not self.windows.pools
         self.block = replace(block, is_token_exact=can_copy)
         self.accounts = Accounts(self.pools, make_policy, shares.quotas)
@@ -59,16 +60,24 @@ class Trees:
 
 
 def _pools(
-    pool_blocks: Sequence[int], windows: Sequence[int | None], block: BlockFormat
+    pool_blocks: Sequence[int],
+    windows: Sequence[int | None],
+    leads: Sequence[int],
+    block: BlockFormat,
 ) -> tuple[GroupPools, Windows]:
     """Return the pools of the layer groups without a window, and of those with one."""
-    if len(windows) != len(pool_blocks):
-        reason = f"must have one entry for each of the {len(pool_blocks)} layer groups"
-        raise ConfigError("windows", windows, reason)
+    for name, given in (("windows", windows), ("leads", leads)):
+        if len(given) != len(pool_blocks):
+            reason = f"must have one entry for each of the {len(pool_blocks)} layer groups"
+            raise ConfigError(name, given, reason)
+    for window, lead in zip(windows, leads, strict=True):
+        if lead < 0 or (lead and window is None):
+            raise ConfigError("leads", leads, "must be 0 or more, and 0 where there is no window")
     sized = list(zip(pool_blocks, windows, strict=True))
     return GroupPools([n_blocks for n_blocks, window in sized if window is None]), Windows(
         [n_blocks for n_blocks, window in sized if window is not None],
         [window for window in windows if window is not None],
+        [lead for window, lead in zip(windows, leads, strict=True) if window is not None],
         block.n_tokens,
     )
 

@@ -18,20 +18,28 @@ Step = tuple[Node, int]  # a node of a path, and the block that a match follows 
 class Windows:
     """The pools of the window groups, and who holds what of them.
 
-    A token sees the `window` tokens up to itself, so what lies further back may go, and goes when
-    room is needed: the node stays, with a hole. A node has the blocks of its last positions in
-    each group, as many as are left. They are held while some lease's next token can see them, and
-    cached otherwise; of the cached ones, those of the node that was let go first are the first
-    to be given up, and those of retained nodes the last.
+    A token sees the `window` tokens up to itself, and the group's lead: the first tokens of its
+    prompt, if the group has any. What lies between may go, and goes when room is needed: the node
+    stays, with a hole. A node has the blocks of its last positions in each group, as many as are
+    left, and lies before the end of a lead or behind it. The blocks are held while some lease's
+    next token can see them, and cached otherwise; of the cached ones, those of the node that was
+    let go first are the first to be given up, and those of retained nodes the last.
     """
 
     def __init__(
-        self, pool_blocks: Sequence[int], windows: Sequence[int], block_tokens: int
+        self,
+        pool_blocks: Sequence[int],
+        windows: Sequence[int],
+        leads: Sequence[int],
+        block_tokens: int,
     ) -> None:
+        """Begin with empty pools. `leads`: the tokens of each group's lead; 0: it has none."""
         for window in windows:
             if window < 1:
                 raise ConfigError("windows", window, "a window has at least one token")
         self.windows = tuple(windows)
+        self.lead_blocks = tuple([-(-lead // block_tokens) for lead in leads])
+        self._lead_ends = tuple(sorted(set(self.lead_blocks) - {0}))
         self.pools = tuple(BlockPool(n_blocks) for n_blocks in pool_blocks)
         self.n_cached = [0] * len(self.pools)
         self.n_held = [0] * len(self.pools)
@@ -50,6 +58,14 @@ class Windows:
         """Return the first block that the token at `position` sees in a group."""
         return max(position - self.windows[group] + 1, 0) // self._block_tokens
 
+    def cuts(self, start: int, end: int) -> Iterator[int]:
+        """Yield where nodes of blocks `start` to `end` - 1 are to end: at leads' ends, and there.
+
+        A node across the end of a lead would have a hole in its middle.
+        """
+        yield from (cut_at for cut_at in self._lead_ends if start < cut_at < end)
+        yield end
+
     def visible_end(self, path: Sequence[Step], n_blocks: int) -> int:
         """Return the longest prefix, in blocks, of a match whose visible blocks are all there.
 
@@ -66,13 +82,14 @@ class Windows:
 
     def enter(self, node: Node, n_stored: int) -> WindowHold:
         """Hold the blocks that the token after `n_stored` blocks sees, on the path to `node`."""
-        hold = WindowHold(len(self.pools), n_stored)
+        hold = WindowHold(self.lead_blocks, n_stored)
         for group, part in enumerate(hold.parts):
             part.first_seen = self.first_visible(group, n_stored * self._block_tokens)
             for above in _path_up(node):
-                if above.end_block <= part.first_seen:
+                if _is_seen(part, above):
+                    self._use(group, part, above)
+                elif not part.lead_end:
                     break
-                self._use(group, part, above)
         return hold
 
     def slide(
@@ -87,23 +104,21 @@ class Windows:
         """
         for group, part in enumerate(hold.parts):
             first_block = self.first_visible(group, first)
-            gone = min(first_block, part.end) - part.start
-            if gone > 0:
-                dropped, part.runs = cut(part.runs, gone)
-                part.start += gone
-                self._free_held(group, dropped)
+            self._free_held(group, part.rest.take_until(min(first_block, part.rest.end)))
             self._look_from(group, part, node, first_block)
         end = -(-last // self._block_tokens)
         for group, part in enumerate(hold.parts):
-            self._require(group, end - part.end)
+            self._require(group, sum(part.missing(end)))
         for group, part in enumerate(hold.parts):
-            missing = end - part.end
-            if missing > 0:
-                if missing > self.pools[group].n_free:
-                    reclaim()
-                self._shed(group, missing - self.pools[group].n_free)
-                part.runs = join(part.runs, self.pools[group].allocate(missing, part.runs))
-                self.n_held[group] += missing
+            missing = part.missing(end)
+            n_missing = sum(missing)
+            if n_missing > self.pools[group].n_free:
+                reclaim()
+            self._shed(group, n_missing - self.pools[group].n_free)
+            for extent, n_blocks in zip((part.lead, part.rest), missing, strict=True):
+                if n_blocks:
+                    extent.add(self.pools[group].allocate(n_blocks, extent.runs))
+            self.n_held[group] += n_missing
 
     def skip(
         self, hold: WindowHold, node: Node, position: int, reclaim: Callable[[], object]
@@ -115,22 +130,19 @@ class Windows:
         """
         end = position // self._block_tokens + 1
         for group, part in enumerate(hold.parts):
-            self._require(group, end - max(part.end, self.first_visible(group, position)))
+            n_lead, n_rest = part.missing(end)
+            n_rest = min(n_rest, end - max(self.first_visible(group, position), part.lead_end))
+            self._require(group, n_lead + max(n_rest, 0))
         for group, part in enumerate(hold.parts):
-            first_block = self.first_visible(group, position)
-            if part.end < first_block:
-                self._free_held(group, part.runs)
-                part.start, part.runs = first_block, ()
+            self._free_held(group, part.rest.take_until(self.first_visible(group, position)))
         self.slide(hold, node, position, position + 1, reclaim)
 
     def store(self, hold: WindowHold, node: Node, n_full: int) -> None:
         """Give a new node that ends at block `n_full` what the lease has of its positions."""
         given = []
         for part in hold.parts:
-            head, part.runs = cut(part.runs, max(n_full - part.start, 0))
-            part.start = max(part.start, n_full)
+            given.append(part.take_until(n_full))
             part.first_seen = min(part.first_seen, node.end_block - node.n_blocks)
-            given.append(head)
         node.windows = tuple(given)
         node.window_users = tuple([(part,) for part in hold.parts])
 
@@ -147,9 +159,11 @@ class Windows:
     def leave(self, hold: WindowHold, node: Node) -> None:
         """Let go of everything that a lease at `node` holds."""
         for group, part in enumerate(hold.parts):
-            self._free_held(group, part.runs)
-            part.runs = ()
+            for extent in (part.lead, part.rest):
+                self._free_held(group, extent.take_until(extent.end))
             self._look_from(group, part, node, node.end_block + 1)
+            if part.lead_end:
+                self._leave_lead(group, part, node)
 
     def split(self, upper: Node, node: Node) -> None:
         """Share out the window blocks of `node`, of which `upper` has become the first part."""
@@ -158,7 +172,7 @@ class Windows:
         node.windows = tuple(tail for _, tail in parts)
         upper.window_users = tuple(
             [
-                tuple([part for part in users if part.first_seen < upper.end_block])
+                tuple([part for part in users if _is_seen(part, upper)])
                 for users in node.window_users
             ]
         )
@@ -179,12 +193,25 @@ class Windows:
         for group in range(len(kept)):
             self._file(group, node)
 
-    def runs_to(self, hold: WindowHold, node: Node, group: int) -> tuple[int, Runs]:
-        """Return the first block that a lease at `node` holds in a group, and all from there on."""
+    def lead_to(self, hold: WindowHold, node: Node, group: int) -> Runs:
+        """Return the blocks of a group's lead that a lease at `node` holds. Cost: its path."""
         part = hold.parts[group]
-        runs, start = part.runs, part.start
+        runs = part.lead.runs
+        if part.lead_end:
+            for above in _path_up(node):
+                if above.end_block <= part.lead_end:
+                    runs = join(above.windows[group], runs)
+        return runs
+
+    def runs_to(self, hold: WindowHold, node: Node, group: int) -> tuple[int, Runs]:
+        """Return the first block that a lease at `node` holds in a group, and all from there on.
+
+        The group's lead is not among them.
+        """
+        part = hold.parts[group]
+        runs, start = part.rest.runs, part.rest.start
         for above in _path_up(node):
-            if part not in above.window_users[group]:
+            if above.end_block <= part.lead_end or part not in above.window_users[group]:
                 break
             n_there = n_blocks_in(above.windows[group])
             if above.end_block != start or not n_there:
@@ -205,8 +232,7 @@ class Windows:
     def _adopt_one(self, hold: WindowHold, node: Node) -> None:
         windows = list(node.windows)
         for group, part in enumerate(hold.parts):
-            own, part.runs = cut(part.runs, max(node.end_block - part.start, 0))
-            part.start = max(part.start, node.end_block)
+            own = part.take_until(node.end_block)
             n_filled = max(n_blocks_in(own) - n_blocks_in(windows[group]), 0)
             filling, doubles = cut(own, n_filled)
             windows[group] = join(filling, windows[group])
@@ -219,14 +245,21 @@ class Windows:
             part.first_seen = min(part.first_seen, node.end_block - node.n_blocks)
 
     def _look_from(self, group: int, part: WindowPart, node: Node, first: int) -> None:
-        """Let go of the tree's blocks before block `first`, up the path from `node`."""
+        """Let go of the tree's blocks before block `first`, but of the lead's, up from `node`."""
         for above in _path_up(node):
             start = above.end_block - above.n_blocks
-            if above.end_block <= first and part in above.window_users[group]:
+            is_between = part.lead_end < above.end_block <= first
+            if is_between and part in above.window_users[group]:
                 self._unuse(group, part, above)
             if start <= part.first_seen:
                 break
         part.first_seen = max(part.first_seen, first)
+
+    def _leave_lead(self, group: int, part: WindowPart, node: Node) -> None:
+        """Let go of the tree's blocks of a lead. Cost: the path to `node`."""
+        for above in _path_up(node):
+            if above.end_block <= part.lead_end and part in above.window_users[group]:
+                self._unuse(group, part, above)
 
     def _use(self, group: int, part: WindowPart, node: Node) -> None:
         users = node.window_users[group]
@@ -315,6 +348,10 @@ class Windows:
     def _last_allowed(self, group: int, intervals: list[tuple[int, int]], end: int) -> int:
         """Return the longest prefix up to `end` blocks of which a group has all that is visible."""
         size = self._block_tokens
+        if self.lead_blocks[group]:
+            lead_end = intervals[-1][1] if intervals and not intervals[-1][0] else 0
+            if lead_end < self.lead_blocks[group]:
+                return min(lead_end, end)
         seen = self.windows[group] - 1  # tokens before the next one that it sees
         if not seen:
             return end
@@ -323,6 +360,11 @@ class Windows:
             if at > start and (start == 0 or at * size - seen >= start * size):
                 return at
         return 0
+
+
+def _is_seen(part: WindowPart, node: Node) -> bool:
+    """Return whether a lease that has the node on its path sees some of it."""
+    return node.end_block > part.first_seen or node.end_block <= part.lead_end
 
 
 def _path_up(node: Node) -> Iterator[Node]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from prefixcache.index import BlockCopy, Generations, Lease, Namespace
-from prefixcache.types import BlockId
+from prefixcache.types import BlockId, Span
 
 Entry = tuple[Namespace, Generations, tuple[int, ...]]
 
@@ -17,8 +17,20 @@ Entry = tuple[Namespace, Generations, tuple[int, ...]]
 class FakeKV:
     """Entries by layer group, block and offset."""
 
-    def __init__(self, block_size_tokens: int, n_groups: int, windows: Sequence[int] = ()) -> None:
-        """Make an empty store. `windows`: those of the groups after the first `n_groups`."""
+    def __init__(
+        self,
+        block_size_tokens: int,
+        n_groups: int,
+        windows: Sequence[int] = (),
+        leads: Sequence[int] = (),
+    ) -> None:
+        """Make an empty store.
+
+        Args:
+            windows: those of the groups after the first `n_groups`.
+            leads: how many first tokens each of these keeps.
+        """
+        self.leads = leads or [0] * len(windows)
         self.block_size_tokens = block_size_tokens
         self.n_groups = n_groups
         self.windows = windows
@@ -64,19 +76,27 @@ class FakeKV:
         for group in range(self.n_groups):
             yield group, blocks_of(lease, group)[block_index], offset
         for group, window in enumerate(self.windows, self.n_groups):
-            if position > reader - window:
-                index = block_index - lease.first_block(group)
-                assert index >= 0
-                yield group, blocks_of(lease, group)[index], offset
+            if position > reader - window or position < self.leads[group - self.n_groups]:
+                yield group, block_at(lease, group, block_index), offset
+
+
+def block_at(lease: Lease, group: int, block_index: int) -> BlockId:
+    """Return the lease's block at an index of its prompt, which it must hold."""
+    lead = _one_by_one(lease.lead_spans(group))
+    if block_index < len(lead):
+        return lead[block_index]
+    index = block_index - lease.first_block(group)
+    assert index >= 0
+    return blocks_of(lease, group)[index]
 
 
 def blocks_of(lease: Lease, group: int = 0) -> list[BlockId]:
     """Return the lease's blocks one by one."""
-    return [
-        BlockId(block)
-        for first, n_blocks in lease.spans(group)
-        for block in range(first, first + n_blocks)
-    ]
+    return _one_by_one(lease.spans(group))
+
+
+def _one_by_one(spans: Sequence[Span]) -> list[BlockId]:
+    return [BlockId(block) for first, n_blocks in spans for block in range(first, first + n_blocks)]
 
 
 def _entry(lease: Lease, ids: Sequence[int], position: int) -> Entry:

@@ -68,16 +68,18 @@ class TenantsWorld(RuleBasedStateMachine):
     }
     published_quota: Quota | None = Quota(reserved_blocks=2, max_blocks=6)
     windows: tuple[int, ...] = ()  # of more layer groups
+    leads: tuple[int, ...] = ()  # of these
     window_blocks: tuple[int, ...] = ()
     tier: LowerTier | None = None
 
     def __init__(self) -> None:
         super().__init__()
-        self.kv = FakeKV(self.block, len(self.pool_blocks), self.windows)
+        self.kv = FakeKV(self.block, len(self.pool_blocks), self.windows, self.leads)
         self.now = 0.0
         self.cache = PrefixCache(
             pool_blocks=[*self.pool_blocks, *self.window_blocks],
             windows=[*[None] * len(self.pool_blocks), *self.windows],
+            leads=[*[0] * len(self.pool_blocks), *(self.leads or [0] * len(self.windows))],
             block_size_tokens=self.block,
             growth_blocks=self.growth_blocks,
             token_exact_reuse=self.token_exact,

@@ -167,11 +167,18 @@ class WindowsMachine(TierMachine):
         return n_tokens
 
 
+class LeadsMachine(WindowsMachine):
+    """With layer groups that keep the first tokens of a prompt beside their window."""
+
+    leads = (3, 0)
+    window_blocks = (14, 12)
+
+
 def _blocks(runs: Runs) -> list[BlockId]:
     return [BlockId(first + i) for first, n_blocks in runs for i in range(n_blocks)]
 
 
-@pytest.mark.parametrize("machine", [TierMachine, WindowsMachine])
+@pytest.mark.parametrize("machine", [TierMachine, WindowsMachine, LeadsMachine])
 def test_everything_at_once_equals_plain_structures(machine: type[TenantsMachine]) -> None:
     """No order of calls shows a token a hole or wrong KV, or loses a block or a copy."""
     run_machine(machine, 40)

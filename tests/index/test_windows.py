@@ -20,8 +20,8 @@ from prefixcache.index import (
     pack,
     unpack,
 )
-from prefixcache.types import PoolCounts
-from tests.index.fake_kv import blocks_of
+from prefixcache.types import PoolCounts, Span
+from tests.index.fake_kv import block_at, blocks_of
 from tests.index.machines import run_machine
 from tests.index.small import NS
 
@@ -29,10 +29,11 @@ BLOCK, WINDOW = 2, 5
 FULL, SLIDING = 0, 1
 
 
-def cache_of(window_blocks: int = 6, n_blocks: int = 12) -> PrefixCache:
+def cache_of(window_blocks: int = 6, n_blocks: int = 12, lead: int = 0) -> PrefixCache:
     return PrefixCache(
         pool_blocks=[n_blocks, window_blocks],
         windows=[None, WINDOW],
+        leads=[0, lead],
         block_size_tokens=BLOCK,
         growth_blocks=0,
     )
@@ -195,6 +196,85 @@ def test_what_had_no_room_in_a_window_group_is_not_stored() -> None:
     assert cache.match_length(NS, pack(range(12))) == 4
 
 
+def test_what_every_token_sees_is_held_to_the_end() -> None:
+    """A request has its first blocks and its window; what lies between others may take."""
+    cache = cache_of(window_blocks=7, n_blocks=40, lead=3)
+    lease = hold(cache, *range(20))
+    assert blocks_in(lease.lead_spans(SLIDING)) == 2
+    assert lease.first_block(SLIDING) == 7
+    assert cache.counts(SLIDING).held == 2 + 3
+    other = hold(cache, *range(50, 54))
+    assert blocks_in(lease.lead_spans(SLIDING)) == 2
+    cache.release(other)
+    cache.release(lease)
+    cache.check()
+    assert cache.counts(SLIDING).held == 0
+
+
+def test_a_request_that_stores_nothing_keeps_its_first_blocks() -> None:
+    """They are its own to the end, though its window has passed them."""
+    cache = cache_of(window_blocks=6, n_blocks=40, lead=3)
+    lease = cache.acquire(NS, pack(range(20)), store=False)
+    for start in range(0, 20, 2):
+        cache.slide(lease, start, start + 2)
+        cache.check()
+    assert blocks_in(lease.lead_spans(SLIDING)) == 2
+    assert cache.counts(SLIDING).held == 2 + 3
+    cache.release(lease)
+    cache.check()
+    assert cache.counts(SLIDING).free == 6
+
+
+def test_a_prefix_is_found_where_its_first_blocks_and_its_last_window_are() -> None:
+    """Between them, where blocks are gone, a prompt that leaves finds its first blocks alone."""
+    cache = cache_of(window_blocks=6, n_blocks=40, lead=3)
+    run(cache, *range(20))
+    assert cache.match_length(NS, pack([*range(20), 1])) == 20
+    assert cache.match_length(NS, pack([*range(12), 99, 98])) == 4
+    lease = cache.acquire(NS, pack([*range(20), 20, 21]))
+    assert lease.cached_tokens == 20
+    assert blocks_in(lease.lead_spans(SLIDING)) == 2
+
+
+def test_without_its_first_blocks_nothing_is_found() -> None:
+    """A window alone is of no use."""
+    cache = cache_of(window_blocks=6, n_blocks=40, lead=10)
+    run(cache, *range(10), chunk=10)
+    assert cache.match_length(NS, pack([*range(10), 9])) == 10
+    run(cache, *range(50, 54))  # takes the first block of all; the window of token 10 stays
+    assert cache.counts(SLIDING).cached == 6
+    assert cache.match_length(NS, pack([*range(10), 9])) == 0
+
+
+def test_nodes_end_where_the_first_tokens_do() -> None:
+    """A prompt that is stored in one has a node for these and one for the rest."""
+    cache = cache_of(window_blocks=12, lead=3)
+    lease = hold(cache, *range(12), chunk=12)
+    assert (lease.node.n_blocks, lease.node.end_block) == (4, 6)
+    assert lease.node.parent is not None
+    assert lease.node.parent.n_blocks == 2
+
+
+def blocks_in(spans: tuple[Span, ...]) -> int:
+    return sum(span.n_blocks for span in spans)
+
+
+@pytest.mark.parametrize(
+    ("windows", "leads", "reason"),
+    [
+        ([None, 4], [0], "each of the 2 layer groups"),
+        ([None, 4], [0, -1], "0 or more"),
+        ([None, 4], [2, 2], "0 where there is no window"),
+    ],
+)
+def test_leads_that_cannot_be_are_refused(
+    windows: list[int | None], leads: list[int], reason: str
+) -> None:
+    """A group has an entry, and only one with a window has anything to keep."""
+    with pytest.raises(ConfigError, match=reason):
+        PrefixCache(pool_blocks=[8, 8], windows=windows, leads=leads)
+
+
 @pytest.mark.parametrize(
     ("windows", "reason"),
     [
@@ -222,10 +302,11 @@ class WindowMachine(RuleBasedStateMachine):
     """Whatever the order of calls, the next token finds all that it sees, of the right prefix."""
 
     pools = (14, 7)
+    lead = 0
 
     def __init__(self) -> None:
         super().__init__()
-        self.cache = cache_of(self.pools[1], self.pools[0])
+        self.cache = cache_of(self.pools[1], self.pools[0], self.lead)
         self.kv: dict[tuple[int, int, int], tuple[int, ...]] = {}
         self.live: list[Running] = []
         self.n_made = 0
@@ -295,15 +376,22 @@ class WindowMachine(RuleBasedStateMachine):
     def sees_what_it_must(self, request: Running, position: int | None = None) -> None:
         """Check all that the token at `position` sees; the next one by default."""
         at = request.n_done if position is None else position
-        for group, first in ((FULL, 0), (SLIDING, max(at - WINDOW + 1, 0))):
-            for seen in range(first, at):
+        first = max(at - WINDOW + 1, 0)
+        visible = [seen for seen in range(at) if seen < self.lead or seen >= first]
+        for group, positions in ((FULL, range(at)), (SLIDING, visible)):
+            for seen in positions:
                 place = (group, self.block(request, group, seen), seen % BLOCK)
                 assert self.kv[place] == request.ids[: seen + 1]
 
     def block(self, request: Running, group: int, position: int) -> int:
-        index = position // BLOCK - request.lease.first_block(group)
-        assert index >= 0
-        return blocks_of(request.lease, group)[index]
+        return block_at(request.lease, group, position // BLOCK)
+
+
+class LeadMachine(WindowMachine):
+    """The first tokens are found as well, however far a request has gone."""
+
+    pools = (20, 9)
+    lead = 3
 
 
 class RoomyMachine(WindowMachine):
@@ -333,7 +421,13 @@ class RoomyMachine(WindowMachine):
             assert self.cache.match_length(Namespace(salt=salt), pack([*ids, 9])) == len(ids)
 
 
-@pytest.mark.parametrize("machine", [WindowMachine, RoomyMachine])
+class RoomyLeadMachine(RoomyMachine):
+    """So it is where the first tokens are a node of their own."""
+
+    lead = 3
+
+
+@pytest.mark.parametrize("machine", [WindowMachine, LeadMachine, RoomyMachine, RoomyLeadMachine])
 def test_window_groups_equal_plain_structures(machine: type[WindowMachine]) -> None:
     """No order of calls shows a token a hole, or KV of another prefix."""
     run_machine(machine, 60)
