@@ -220,6 +220,7 @@ def commands() -> None:
     type=click.Choice(get_args(KVFormatName)),
     help="How cached state is kept: fewer bits hold more of it.  [default: auto: as computed]",
 )
+@click.option("--kv-prune", metavar="FIRST+RECENT", help="Tokens to keep, as 4+1024: lossy.")
 @click.option(
     "--speculation",
     type=click.Choice(get_args(SpeculationName)),

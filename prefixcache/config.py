@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+import re
+from typing import Literal, NamedTuple, get_args
 
 import msgspec
 
@@ -17,10 +18,32 @@ WeightsName = Literal["auto", "float32", "16bit", "int8"]
 SpeculationName = Literal["auto", "off"]
 LoadingName = Literal["auto", "always", "never"]
 
+_PRUNING = re.compile(r"([1-9][0-9]{0,8})\+([1-9][0-9]{0,8})", re.ASCII)
+
 DEFAULT_IDLE_TTL_SECONDS = 3600.0
 MAX_ADAPTER_NAME = 128  # characters
 MIN_REMOTE_VALUE_BYTES = 1 << 10
 MAX_REMOTE_VALUE_BYTES = 1 << 28  # a server's own limit is 512 MiB
+
+
+class Pruning(NamedTuple):
+    """What is left of a prompt: its first tokens, and those up to each token that looks back."""
+
+    lead_tokens: int
+    window_tokens: int  # a token's own included
+
+    @classmethod
+    def read(cls, text: str) -> Pruning:
+        """Return what a setting says, such as 4+1024.
+
+        Raises:
+            ConfigError: it is something else.
+        """
+        found = _PRUNING.fullmatch(text)
+        if found is None:
+            reason = "must be two numbers from 1 on, such as 4+1024: first tokens and recent ones"
+            raise ConfigError("kv_prune", text, reason)
+        return cls(int(found[1]), int(found[2]))
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -31,6 +54,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     dtype: DType = "auto"  # auto: float32 on a CPU, the checkpoint's own on a GPU
     weights: WeightsName = "auto"  # what products read; auto: 16bit on a CPU, dtype on a GPU
     kv_format: KVFormatName = "auto"  # how keys and values are kept; auto: in dtype
+    kv_prune: str | None = None  # 4+1024: 4 first and 1024 recent tokens are seen; None: all
     invariant: bool = False  # a request's logits do not depend on others or the cache, bit for bit
     device: str = "auto"  # auto: cuda where there is one, else cpu
     threads: int | None = None  # torch's CPU threads; None: torch decides
@@ -95,6 +119,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             raise ConfigError("remote_value_bytes", self.remote_value_bytes, reason)
         if self.max_model_tokens == 1:
             raise ConfigError("max_model_tokens", 1, "must be at least 2: a prompt and an answer")
+        if self.kv_prune is not None and Pruning.read(self.kv_prune) and self.invariant:
+            reason = "invariant mode reads cached state in whole segments: leave out one of the two"
+            raise ConfigError("kv_prune", self.kv_prune, reason)
         for name in self.adapters:
             require_adapter_name(name)
         self._require_choice("eviction_policy", get_args(PolicyName))
@@ -103,6 +130,11 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         self._require_choice("weights", get_args(WeightsName))
         self._require_choice("speculation", get_args(SpeculationName))
         self._require_choice("tier_loading", get_args(LoadingName))
+
+    @property
+    def pruning(self) -> Pruning | None:
+        """What `kv_prune` says; None: nothing is dropped."""
+        return None if self.kv_prune is None else Pruning.read(self.kv_prune)
 
     @property
     def has_lasting_tiers(self) -> bool:

@@ -257,12 +257,14 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     device: str
     load_id: str  # differs at every load, whatever the name
     kept_as: str = "auto"  # the format of keys and values in the store; auto: dtype
+    kv_prune: str | None = None  # first and recent tokens that are seen, as 4+1024; None: all
     max_grammar_bytes: int = MAX_GRAMMAR_BYTES  # of what one answer must follow
     adapters: tuple[AdapterInfo, ...] = ()  # loaded now, in order of their first load
 
     @property
     def kv_format(self) -> str:
-        """What makes KV unusable elsewhere beside the model: its numbers and the weights'."""
+        """What makes KV unusable elsewhere beside the model: numbers, weights', what was seen."""
         kept_as = self.dtype if self.kept_as == "auto" else self.kept_as
         kv = "" if kept_as == self.dtype else f", kept as {kept_as}"
-        return f"{self.dtype}, weights {self.weights}{kv}"
+        pruned = "" if self.kv_prune is None else f", pruned to {self.kv_prune}"
+        return f"{self.dtype}, weights {self.weights}{kv}{pruned}"

@@ -25,6 +25,7 @@ class IndexGroups:
 
     pool_blocks: tuple[int, ...]
     windows: tuple[int | None, ...]
+    leads: tuple[int, ...]  # the first tokens that each group keeps beside its window
     n_added: int  # groups of the index before those of the store
 
     @classmethod
@@ -35,9 +36,13 @@ class IndexGroups:
             group.window if n_blocks < pools.n_blocks else None
             for group, n_blocks in zip(store.layout.groups, pools.group_blocks, strict=True)
         )
+        leads = tuple(
+            0 if window is None else group.lead
+            for group, window in zip(store.layout.groups, windows, strict=True)
+        )
         if None in windows:
-            return cls(pools.group_blocks, windows, 0)
-        return cls((pools.n_blocks, *pools.group_blocks), (None, *windows), 1)
+            return cls(pools.group_blocks, windows, leads, 0)
+        return cls((pools.n_blocks, *pools.group_blocks), (None, *windows), (0, *leads), 1)
 
     @property
     def whole(self) -> int:
@@ -62,6 +67,7 @@ class IndexGroups:
         return PrefixCache(
             pool_blocks=self.pool_blocks,
             windows=self.windows,
+            leads=self.leads,
             block_size_tokens=config.block_size_tokens,
             growth_blocks=config.growth_blocks,
             token_exact_reuse=config.token_exact_reuse,
@@ -72,12 +78,26 @@ class IndexGroups:
         )
 
     def tables(self, lease: Lease) -> tuple[tuple[Span, ...], ...]:
-        """Return a lease's blocks in each group of the store."""
+        """Return a lease's blocks in each group of the store, but those of leads."""
         return tuple(lease.spans(group) for group in self._of_store())
+
+    def lead_tables(self, lease: Lease) -> tuple[tuple[Span, ...], ...]:
+        """Return a lease's blocks of each group's lead, where it keeps one."""
+        return tuple(lease.lead_spans(group) for group in self._of_store())
 
     def first_blocks(self, lease: Lease) -> tuple[int, ...]:
         """Return which block of its sequence each of a lease's tables begins with."""
         return tuple(lease.first_block(group) for group in self._of_store())
+
+    def extents(self, lease: Lease) -> list[tuple[tuple[int, Runs], tuple[int, Runs]]]:
+        """Return each store group's blocks of a lease: those of its lead, and the others.
+
+        Each with the block of the sequence that it begins with.
+        """
+        return [
+            ((0, lease.lead_spans(group)), (lease.first_block(group), lease.spans(group)))
+            for group in self._of_store()
+        ]
 
     def runs_of(self, event: BlockEvent) -> list[Runs]:
         """Return each store group's blocks of an event, as far as it has them: the last ones.

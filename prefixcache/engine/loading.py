@@ -102,7 +102,8 @@ def prepare_model(
     paged = PagedModel(model)
     _refuse_variance(paged, config, keeps_modules=keeps_modules)
     require_format(config.kv_format, paged.device)
-    layout = paged.layout(config.block_size_tokens, config.kv_format)
+    layout = paged.layout(config.block_size_tokens, config.kv_format, config.pruning)
+    _refuse_pruning_of_nothing(layout, config)
     pools = _pools(model, layout, config, paged.device)
     store = KVStore(layout, pools, paged.device)
     digest = _digest(model, layout, config, keeps_modules=keeps_modules)
@@ -125,6 +126,7 @@ def prepare_model(
         device=str(paged.device),
         load_id=secrets.token_hex(8),
         kept_as=layout.format.name,
+        kv_prune=config.kv_prune,
         max_grammar_bytes=config.max_grammar_bytes,
     )
     return LoadedModel(paged, store, tokenizer, info, digest)
@@ -142,11 +144,18 @@ def _digest(
     return model_fingerprint(model, layout, kv_format)
 
 
+def _refuse_pruning_of_nothing(layout: KVLayout, config: EngineConfig) -> None:
+    if config.kv_prune is not None and not any(group.lead for group in layout.groups):
+        reason = "every layer of the model has a window of its own, and drops what it has passed"
+        raise ConfigError("kv_prune", config.kv_prune, reason)
+
+
 def _trial_store(store: KVStore) -> KVStore:
-    """Return a store to check a model in: one that rounds nothing, so that its faults show."""
-    if store.is_plain:
+    """Return a store to check a model in: one that loses nothing, so that its faults show."""
+    groups = tuple(replace(g, window=None, lead=0) if g.lead else g for g in store.layout.groups)
+    if store.is_plain and groups == store.layout.groups:
         return store
-    layout = replace(store.layout, kept_as="auto")
+    layout = replace(store.layout, groups=groups, kept_as="auto")
     return KVStore(layout, _least_blocks(layout.block_size_tokens), store.device)
 
 

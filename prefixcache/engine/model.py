@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from transformers import AttentionInterface, PreTrainedModel
 
+from prefixcache.config import Pruning
 from prefixcache.engine.attention import NAME, paged_attention
 from prefixcache.engine.families import unsupported
 from prefixcache.engine.paged_cache import PagedCache
@@ -85,10 +86,15 @@ class PagedModel:
             self.use_attention(NAME)
         return logits
 
-    def layout(self, block_size_tokens: int, kv_format: str = "auto") -> KVLayout:
+    def layout(
+        self, block_size_tokens: int, kv_format: str = "auto", pruning: Pruning | None = None
+    ) -> KVLayout:
         """Find out what each layer stores, by feeding one token and looking.
 
-        `kv_format`: how it is to be kept.
+        Args:
+            block_size_tokens: of the store.
+            kv_format: how it is to be kept.
+            pruning: what layers without a window see and keep; None: everything.
 
         Raises:
             UnsupportedModelError: some layer keeps no keys and values, or a state instead.
@@ -102,7 +108,8 @@ class PagedModel:
                 " recurrent and cross-attention layers are not supported"
             )
             raise unsupported(self.architecture, reason)
-        return KVLayout(_groups(shapes), block_size_tokens, self.dtype, kv_format)
+        groups = tuple(group.pruned(pruning) for group in _groups(shapes))
+        return KVLayout(groups, block_size_tokens, self.dtype, kv_format)
 
     @torch.inference_mode()
     def layer_shapes(self) -> dict[int, LayerShape]:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from prefixcache.engine.readers import Reader, Run
+from prefixcache.engine.readers import Reader, Run, split_at_lead
 from prefixcache.engine.sharing import shared_runs
-from prefixcache.kv import KVStore
+from prefixcache.kv import KVStore, LayerGroup
 
 COPIED_TOKENS = 256  # a run of one reader that is longer is read in place, a shorter one copied
 SPARE_TOKENS = 256  # of padding that a call may have, beside half of what it really reads
@@ -89,8 +89,18 @@ def parts_of(readers: Sequence[Reader], store: KVStore, group: int) -> tuple[Par
 
     Cost: O(readers ** 2 + runs + copied tokens) on the host, once a step.
     """
+    shape = store.layout.groups[group]
+    leads, rest = split_at_lead(readers, shape.lead)
+    return (
+        *_stored_parts(leads, store, group),
+        *_stored_parts(rest, store, group),
+        *(_own_part(reader, shape, store.device) for reader in rest if reader.has_own),
+    )
+
+
+def _stored_parts(readers: Sequence[Reader], store: KVStore, group: int) -> list[Part]:
+    """Return what readers read from the store."""
     shared = shared_runs(readers)
-    window = store.layout.groups[group].window
     parts: list[Part] = [
         RunPart(
             slice(readers[each.first].start_row, readers[each.stop - 1].stop_row),
@@ -106,8 +116,7 @@ def parts_of(readers: Sequence[Reader], store: KVStore, group: int) -> tuple[Par
         tails.append(tail)
     for first, stop in _batches(readers, tails):
         parts.append(_tail_part(readers[first:stop], tails[first:stop], store, group))
-    parts += [_own_part(reader, window, store) for reader in readers if reader.has_own]
-    return tuple(parts)
+    return parts
 
 
 def _sorted_out(reader: Reader, taken: Sequence[Run]) -> tuple[list[Run], list[Run]]:
@@ -166,7 +175,7 @@ def _tail_part(
     mask = _mask(
         first_rows[:, None] + torch.arange(readers[0].n_rows, device=device),
         torch.tensor(positions, device=device).view(len(readers), longest),
-        store.layout.groups[group].window,
+        store.layout.groups[group],
     )
     if mask is None and len(readers) == 1 and len(tails[0]) == 1:
         return RunPart(rows, slice(tails[0][0].start, tails[0][0].stop))
@@ -178,19 +187,19 @@ def _tail_part(
     return TailPart(rows, len(readers), torch.tensor(slots, device=device), mask, keys, values)
 
 
-def _own_part(reader: Reader, window: int | None, store: KVStore) -> OwnPart:
-    if window is None or reader.n_rows <= window:
+def _own_part(reader: Reader, group: LayerGroup, device: torch.device) -> OwnPart:
+    if group.window is None or reader.n_rows <= group.window:
         return OwnPart(_rows(reader), None)
-    places = torch.arange(reader.n_rows, device=store.device)
-    return OwnPart(_rows(reader), _mask(places, places, window))
+    places = torch.arange(reader.first, reader.first + reader.n_rows, device=device)
+    return OwnPart(_rows(reader), _mask(places, places, group))
 
 
-def _mask(rows: Tensor, keys: Tensor, window: int | None) -> Mask | None:
+def _mask(rows: Tensor, keys: Tensor, group: LayerGroup) -> Mask | None:
     """Return the mask of rows [..., n] over keys [..., k], all positions; None: all is seen."""
     distance = rows.unsqueeze(-1) - keys.unsqueeze(-2)
     seen = distance >= 0
-    if window is not None:
-        seen &= distance < window
+    if group.window is not None:
+        seen &= (distance < group.window) | (keys.unsqueeze(-2) < group.lead)
     return None if bool(seen.all()) else Mask(seen)
 
 

@@ -22,7 +22,8 @@ class Chunk:
     """Consecutive tokens of one sequence, to be fed to the model.
 
     `tables` has, for each layer group, the runs that hold all positions up to the chunk's end,
-    from block `first_blocks` of the sequence on: what a window has passed may lack.
+    from block `first_blocks` of the sequence on: what a window has passed may lack. `leads` has
+    those of the first positions, where these are not in the table.
     """
 
     token_ids: Sequence[int]
@@ -30,6 +31,7 @@ class Chunk:
     tables: tuple[Sequence[Span], ...]
     n_logits: int  # the last so many tokens' logits are wanted
     first_blocks: tuple[int, ...] = ()  # empty: every table begins at position 0
+    leads: tuple[Sequence[Span], ...] = ()  # empty: no group has any apart
     adapter: str | None = None  # the load that its rows are computed with; None: the model alone
 
 
@@ -115,7 +117,9 @@ def _plan_group(
 
 def _runs(chunk: Chunk, group: int, store: KVStore) -> tuple[Run, ...]:
     first_block = chunk.first_blocks[group] if chunk.first_blocks else 0
-    return joined_runs(chunk.tables[group], store.layout.block_size_tokens, first_block)
+    size = store.layout.block_size_tokens
+    runs = joined_runs(chunk.tables[group], size, first_block)
+    return (*joined_runs(chunk.leads[group], size), *runs) if chunk.leads else runs
 
 
 def _side_by_side(chunks: Sequence[Chunk], order: list[int]) -> list[int]:

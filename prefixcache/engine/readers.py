@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from prefixcache.types import Span
 
@@ -51,18 +51,14 @@ class Reader:
     oldest: int  # the first position that any row sees
     clear: int  # from here to clear_end every row sees everything; empty where clear is beyond
     clear_end: int
-    end: int  # of what is read from the store; rows see what comes after causally, among themselves
+    end: int  # of what is read from the store
     runs: tuple[Run, ...]  # of all that it reads and more, neighbouring slots joined
+    has_own: bool  # whether the rows see one another causally, by the call's keys, not the store's
 
     @property
     def n_rows(self) -> int:
         """Rows, and so tokens."""
         return self.stop_row - self.start_row
-
-    @property
-    def has_own(self) -> bool:
-        """Whether the rows' own keys are taken from the call, not from the store."""
-        return self.end == self.first
 
     def between(self, first: int, end: int) -> Iterator[Run]:
         """Yield the runs that hold positions first..end-1."""
@@ -117,4 +113,30 @@ def _reader(
         clear_end=first + 1 if is_stored else first,
         end=first + n_rows if is_stored else first,
         runs=runs,
+        has_own=not is_stored,
+    )
+
+
+def split_at_lead(
+    readers: Sequence[Reader], lead: int
+) -> tuple[Sequence[Reader], Sequence[Reader]]:
+    """Return readers of a lead that all rows see whatever the window, and of what comes after it.
+
+    There are none of the lead alone where no reader has a hole behind it.
+    """
+    if not lead:
+        return (), readers
+    if all(reader.clear <= lead for reader in readers):
+        return (), [replace(reader, oldest=0, clear=0) for reader in readers]
+    ends = [min(lead, reader.clear_end) for reader in readers]
+    pairs = list(zip(readers, ends, strict=True))
+    return (
+        [
+            replace(reader, oldest=0, clear=0, clear_end=end, end=end, has_own=False)
+            for reader, end in pairs
+        ],
+        [
+            replace(reader, oldest=max(reader.oldest, end), clear=max(reader.clear, end))
+            for reader, end in pairs
+        ],
     )

@@ -102,6 +102,7 @@ def _chunk(share: Share, groups: IndexGroups) -> Chunk:
         tables=groups.tables(sequence.lease),
         n_logits=sequence.n_logits(stop) + len(share.drafts),
         first_blocks=groups.first_blocks(sequence.lease),
+        leads=groups.lead_tables(sequence.lease),
         adapter=None if sequence.adapter is None else sequence.adapter.info.load_id,
     )
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
+from prefixcache.config import Pruning
 from prefixcache.kv.formats import KVFormat, kv_format
 
 PROMPT_WINDOWS = 4  # a prompt so many windows long fills its share of all pools alike
@@ -32,17 +33,25 @@ class LayerGroup:
     key_dim: int
     value_dim: int
     window: int | None  # a query sees this many positions, its own included; None: all
+    lead: int = 0  # with a window: it sees so many of the first positions as well
 
     def bytes_per_token(self, kept: KVFormat) -> int:
         """Return the KV bytes that one position takes in all layers of the group."""
         planes = (*kept.keys.planes(self.key_dim), *kept.values.planes(self.value_dim))
         return len(self.layers) * self.kv_heads * sum(plane.n_bytes for plane in planes)
 
+    def pruned(self, pruning: Pruning | None) -> LayerGroup:
+        """Return it as `pruning` leaves it; a window of its own stays."""
+        if pruning is None or self.window is not None:
+            return self
+        return replace(self, window=pruning.window_tokens, lead=pruning.lead_tokens)
+
     def blocks_seen(self, block_size_tokens: int) -> int | None:
         """Return the most blocks that one query's positions lie in; None: all before it."""
         if self.window is None:
             return None
-        return -(-(self.window - 1) // block_size_tokens) + 1
+        n_lead = -(-self.lead // block_size_tokens)
+        return n_lead + -(-(self.window - 1) // block_size_tokens) + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +79,8 @@ class KVLayout:
         """Divide `memory_bytes` among the groups.
 
         A group with a window gets so much less than the others that a prompt of PROMPT_WINDOWS
-        windows fills its share of both, but room for two windows and two chunks.
+        windows fills its share of both, but room for two windows and two chunks. Where every group
+        has one, positions cost nothing: there are enough for the longest sequence.
 
         Args:
             memory_bytes: of all groups together.
@@ -86,7 +96,8 @@ class KVLayout:
             seen = group.blocks_seen(self.block_size_tokens)
             if seen is None or group.window is None:
                 return n_blocks
-            filling = min(PROMPT_WINDOWS * group.window, longest_tokens or memory_bytes)
+            most_seen = group.window + group.lead
+            filling = min(PROMPT_WINDOWS * most_seen, longest_tokens or memory_bytes)
             share = -(-n_blocks * seen * self.block_size_tokens // filling)
             chunks = 2 * -(-chunk_tokens // self.block_size_tokens) + 2
             return min(n_blocks, max(share, 2 * seen + chunks, least_blocks))
@@ -103,4 +114,7 @@ class KVLayout:
         while cost(most) <= memory_bytes:
             most *= 2
         n_blocks = bisect_right(range(most), memory_bytes, key=cost) - 1
-        return KVPools(n_blocks, tuple(blocks(group, n_blocks) for group in self.groups))
+        group_blocks = tuple(blocks(group, n_blocks) for group in self.groups)
+        if n_blocks >= least_blocks and all(n < n_blocks for n in group_blocks):
+            n_blocks = max(n_blocks, -(-(longest_tokens or 0) // size))
+        return KVPools(n_blocks, group_blocks)

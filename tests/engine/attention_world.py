@@ -43,6 +43,7 @@ class World:
     softcap: float | None = None
     has_sinks: bool = False
     kv_format: str = "auto"
+    lead: int = 0  # of the groups with a window
 
 
 @st.composite
@@ -67,6 +68,7 @@ def worlds(draw: st.DrawFn) -> World:
         draw(st.sampled_from([None, None, 0.7])),
         draw(st.booleans()),
         draw(st.sampled_from(["auto", "auto", *KV_FORMATS])),
+        draw(st.sampled_from([0, 0, 1, 4, 21, 130])),
     )
 
 
@@ -90,7 +92,14 @@ class Scene:
         torch.manual_seed(world.seed)
         self.world = world
         self.groups = tuple(
-            LayerGroup((index,), world.kv_heads, KEY_DIM, world.value_dim, window)
+            LayerGroup(
+                (index,),
+                world.kv_heads,
+                KEY_DIM,
+                world.value_dim,
+                window,
+                0 if window is None else world.lead,
+            )
             for index, window in enumerate(world.windows)
         )
         size = world.block_size
@@ -107,19 +116,33 @@ class Scene:
                     torch.randn(world.kv_heads, length, dim) for dim in (KEY_DIM, world.value_dim)
                 )
                 self.store.write(group, self.slots(table)[:length], keys, values)
-        self.chunks = [
-            Chunk(
-                list(range(each.n_new)),
-                length - each.n_new,
-                tuple(self._as_spans(table[index]) for table in tables),
-                n_logits=index % 3 % (each.n_new + 1),
-            )
-            for index, (each, length) in enumerate(zip(world.sequences, self.lengths, strict=True))
-        ]
+        self.chunks = [self._chunk(index, tables) for index in range(len(world.sequences))]
         self.tables = tables
         heads = world.kv_heads * world.heads_per_kv_head
         self.queries = [torch.randn(heads, each.n_new, KEY_DIM) for each in world.sequences]
         self.sinks = torch.randn(heads) if world.has_sinks else None
+
+    def _chunk(self, index: int, tables: list[list[list[int]]]) -> Chunk:
+        """Return a sequence's new tokens; where there is a lead, without the blocks after it."""
+        n_new = self.world.sequences[index].n_new
+        first = self.lengths[index] - n_new
+        held = []
+        for group, table in zip(self.groups, tables, strict=True):
+            n_lead = -(-group.lead // self.world.block_size)
+            begin = 0
+            if group.window is not None and group.lead:
+                begin = max(first - group.window + 1, 0) // self.world.block_size
+                begin = max(begin, min(n_lead, len(table[index])))
+            lead = table[index][: min(n_lead, begin)]
+            held.append((self._as_spans(lead), begin, self._as_spans(table[index][begin:])))
+        return Chunk(
+            list(range(n_new)),
+            first,
+            tuple(rest for _, _, rest in held),
+            n_logits=index % 3 % (n_new + 1),
+            first_blocks=tuple(begin for _, begin, _ in held),
+            leads=tuple(lead for lead, _, _ in held),
+        )
 
     def slots(self, table: list[int]) -> Tensor:
         size = self.world.block_size
@@ -208,7 +231,9 @@ class Scene:
         row = torch.arange(len(slots) - query.shape[1], len(slots))[:, None]
         distance = row - torch.arange(len(slots))[None]
         window = self.groups[group].window
-        hidden = (distance < 0) | (distance >= (window if window is not None else len(slots)))
+        is_far = distance >= (window if window is not None else len(slots))
+        is_later = torch.arange(len(slots))[None] >= self.groups[group].lead
+        hidden = (distance < 0) | (is_far & is_later)
         scores = query @ key.transpose(1, 2) * KEY_DIM**-0.5
         if self.world.softcap is not None:
             scores = torch.tanh(scores / self.world.softcap) * self.world.softcap

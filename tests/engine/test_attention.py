@@ -24,7 +24,9 @@ class Layer(nn.Module):
     layer_idx = 0
 
 
-def expected(query: Tensor, keys: Tensor, values: Tensor, first: int, window: int | None) -> Tensor:
+def expected(
+    query: Tensor, keys: Tensor, values: Tensor, first: int, window: int | None, lead: int = 0
+) -> Tensor:
     """Softmax over every visible key, one head and row at a time. [n, heads, dim]."""
     heads, n, dim = query.shape
     output = torch.empty(n, heads, values.shape[-1])
@@ -32,7 +34,7 @@ def expected(query: Tensor, keys: Tensor, values: Tensor, first: int, window: in
         position = first + row
         oldest = 0 if window is None else max(0, position - window + 1)
         kv_head = head // (heads // keys.shape[0])
-        visible = slice(oldest, position + 1)
+        visible = [at for at in range(position + 1) if at >= oldest or at < lead]
         scores = keys[kv_head, visible] @ query[head, row] * dim**-0.5
         output[row, head] = torch.softmax(scores, 0) @ values[kv_head, visible]
     return output
@@ -46,14 +48,18 @@ def random_table(n_tokens: int, n_blocks: int, rng: random.Random) -> list[Span]
 
 
 @pytest.mark.parametrize("value_dim", [DIM, 5], ids=["flash", "plain"])
-@pytest.mark.parametrize("window", [None, 1, 3, 8, 100])
+@pytest.mark.parametrize(
+    ("window", "lead"), [(None, 0), (1, 0), (3, 0), (8, 0), (100, 0), (1, 1), (3, 5), (8, 4)]
+)
 @pytest.mark.parametrize("cuts", [(0,), (0, 6), (0, 5, 6, 7, 20), (0, 12)])
-def test_pieces_equal_the_whole(cuts: tuple[int, ...], window: int | None, value_dim: int) -> None:
+def test_pieces_equal_the_whole(
+    cuts: tuple[int, ...], window: int | None, lead: int, value_dim: int
+) -> None:
     """However a sequence is cut and scattered, each row sees exactly its visible keys."""
     n = 23
     rng = random.Random(7)
     torch.manual_seed(3)
-    group = LayerGroup((0,), KV_HEADS, DIM, value_dim, window)
+    group = LayerGroup((0,), KV_HEADS, DIM, value_dim, window, lead)
     store = KVStore(KVLayout((group,), BLOCK, torch.float32), 16, CPU)
     table = random_table(n, 16, rng)
     query = torch.randn(HEADS, n, DIM)
@@ -71,7 +77,7 @@ def test_pieces_equal_the_whole(cuts: tuple[int, ...], window: int | None, value
             None,
             step=step,
         )
-        wanted = expected(query[:, rows], keys, values, start, window)
+        wanted = expected(query[:, rows], keys, values, start, window, lead)
         torch.testing.assert_close(found[0], wanted, atol=1e-5, rtol=1e-5)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -28,7 +29,7 @@ from prefixcache.engine.model import PagedModel
 from prefixcache.engine.plan import Step
 from prefixcache.engine.selfcheck import check_model
 from prefixcache.errors import UnsupportedModelError
-from prefixcache.kv import KVStore
+from prefixcache.kv import KVStore, LayerGroup
 from tests.support.architectures import tiny_model
 
 SMALL: dict[str, Any] = {
@@ -154,8 +155,9 @@ def test_check_goes_beyond_windows_of_any_width(
     def off_by_one(runs: tuple[readers.Run, ...], window: int | None, *rest: int) -> readers.Reader:
         return reader(runs, None if window is None else window + 1, *rest)
 
-    def mask(rows: Tensor, keys: Tensor, window: int | None) -> parts.Mask | None:
-        return make_mask(rows, keys, None if window is None else window + 1)
+    def mask(rows: Tensor, keys: Tensor, group: LayerGroup) -> parts.Mask | None:
+        wide = None if group.window is None else group.window + 1
+        return make_mask(rows, keys, replace(group, window=wide))
 
     make_mask = parts._mask
     monkeypatch.setattr(readers, "_reader", off_by_one)

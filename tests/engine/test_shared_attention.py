@@ -73,6 +73,7 @@ def test_every_row_reads_each_visible_slot_once(world: World) -> None:
                 oldest = 0 if layers.window is None else max(0, last - layers.window + 1)
                 wanted = torch.zeros(seen.shape[1])
                 wanted[mine[oldest : last + 1]] = 1
+                wanted[mine[: min(layers.lead, last + 1)]] = 1
                 assert torch.equal(seen[row], wanted)
 
 
@@ -101,8 +102,8 @@ def _visible(mask: Mask) -> torch.Tensor:
     return (mask.bias(1, torch.float32) == 0).float()
 
 
-def planned(chunks: list[Chunk], window: int | None = None) -> tuple[Part, ...]:
-    group = LayerGroup((0,), 1, KEY_DIM, KEY_DIM, window)
+def planned(chunks: list[Chunk], window: int | None = None, lead: int = 0) -> tuple[Part, ...]:
+    group = LayerGroup((0,), 1, KEY_DIM, KEY_DIM, window, lead)
     store = KVStore(KVLayout((group,), 16, torch.float32), 256, CPU)
     return plan_step(chunks, store, CPU).groups[0].parts
 
@@ -146,6 +147,24 @@ def test_windows_share_what_all_of_them_see() -> None:
     """A run is shared from where the last window begins."""
     parts = planned([decode(320, (0, 20), (40, 1)), decode(350, (0, 20), (60, 2))], window=200)
     assert in_place(parts) == [(0, 2, 151, 320)]
+
+
+def test_a_lead_is_shared_however_far_its_readers_have_gone() -> None:
+    """Those who have long left their common prefix read its first tokens once for all."""
+    chunks = [
+        Chunk([7], last, ([Span(BlockId(first), 4)],), 1, (at,), leads=([Span(BlockId(0), 6)],))
+        for last, first, at in ((480, 40, 27), (800, 60, 47), (970, 80, 57))
+    ]
+    parts = planned(chunks, window=20, lead=90)
+    assert in_place(parts) == [(0, 3, 0, 90)]
+    (tail,) = (part for part in parts if isinstance(part, TailPart))
+    assert (tail.rows, tail.n_readers) == (slice(0, 3), 3)
+    assert len(parts) == 2
+
+
+def test_a_lead_that_a_window_still_covers_costs_no_call() -> None:
+    """Before anything is dropped, attention is that of one that sees everything."""
+    assert planned([decode(105, (0, 7))], window=20, lead=90) == planned([decode(105, (0, 7))])
 
 
 def test_prompts_and_decodes_share_alike() -> None:

@@ -66,6 +66,18 @@ def test_pools_take_the_memory_and_no_more(window: int, memory_bytes: int) -> No
     assert all(n <= pools.n_blocks for n in pools.group_blocks)
 
 
+@pytest.mark.parametrize("lead", [0, 4, 100])
+def test_where_every_layer_lets_go_the_longest_sequence_has_positions(lead: int) -> None:
+    """They cost nothing; the pool has room for two leads and windows and for two chunks."""
+    group = LayerGroup((0, 1), 1, 64, 64, 512, lead)
+    layout = KVLayout((group,), 16, torch.bfloat16)
+    memory_bytes = 120 * 16 * group.bytes_per_token(HALF)
+    pools = divided(layout, memory_bytes, longest_tokens=100_000)
+    assert pools.n_blocks == 100_000 // 16
+    assert 2 * (33 + -(-lead // 16) + 16) < pools.group_blocks[0] <= 120
+    assert divided(layout, memory_bytes // 2, 100_000).n_blocks <= 60  # too little to let go of any
+
+
 def test_store_takes_what_its_pools_say() -> None:
     """Each group's tensors have its own number of slots."""
     layout = gemma_like()

@@ -36,6 +36,7 @@ from prefixcache.types import (
     Started,
 )
 from tests.support.architectures import VOCAB_SIZE, tiny_model
+from tests.support.pruned import prune_reference
 from tests.support.tokenizers import write_chat_tokenizer
 
 ARCHITECTURES = (  # one for each thing that attention may do: all of test_oracle runs on these
@@ -163,7 +164,7 @@ class Bench:
             script: what the model is made to say, by position; see RecordingModel.
             clock: of the engine.
             lasting: tiers that outlive it, by name; the folder of `disk` is not opened then.
-            settings: of EngineConfig.
+            settings: of EngineConfig; the oracle sees what `kv_prune` leaves.
         """
         self.reference = tiny_model(architecture).to(dtype)
         defaults: dict[str, Any] = {
@@ -179,6 +180,8 @@ class Bench:
             memory_bytes = n_blocks * self.config.block_size_tokens * self._bytes_per_token()
             self.config = msgspec.structs.replace(self.config, kv_memory_bytes=memory_bytes)
         model = copy.deepcopy(self.reference)
+        if self.config.kv_prune is not None:
+            prune_reference(self.reference, self.config.kv_prune)
         model.generation_config.eos_token_id = eos_token_id
         self.loaded = prepare_model(model, self.config, name="tiny", tokenizer=tokenizer)
         self.model = RecordingModel(self.loaded.model, script)

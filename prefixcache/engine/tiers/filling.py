@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Sequence as Several
 from dataclasses import dataclass
+from itertools import product
 
 from prefixcache.engine.index_groups import IndexGroups
 from prefixcache.engine.sequence import Sequence
@@ -26,8 +27,8 @@ class TierHits:
 class Filling:
     """Loads whole blocks that follow what a request has matched, and commits them.
 
-    With sliding windows it loads of a window group what the next token sees, and so as far as all
-    of that is there.
+    With sliding windows it loads of a window group what the next token sees, its lead included,
+    and so as far as all of that is there.
     """
 
     def __init__(
@@ -61,22 +62,29 @@ class Filling:
         self._cache.copies.count_loaded(lease, stop * size, n_prompt=sequence.n_tokens)
 
     def _write(self, lease: Lease, pieces: Several[Piece], start: int, stop: int) -> None:
-        tables = self._groups.tables(lease)
-        firsts = self._groups.first_blocks(lease)
+        extents = self._groups.extents(lease)
         for piece in pieces:
             begin = self._clock()
             n_bytes = 0
-            for group, (runs, first) in enumerate(zip(tables, firsts, strict=True)):
-                lowest = self._first_needed(group, start, stop)
-                n_written = write_between([piece], group, lowest, stop, runs, first)
-                n_bytes += n_written * self._store.block_bytes(group)
+            for group, held in enumerate(extents):
+                for needed, (first, runs) in zip(
+                    self._needed(group, start, stop), held, strict=True
+                ):
+                    n_written = write_between(
+                        [piece], group, needed.start, needed.stop, runs, first
+                    )
+                    n_bytes += n_written * self._store.block_bytes(group)
             if piece.tier == "host" and n_bytes:
                 self._host_speed.record(n_bytes, self._clock() - begin)
 
-    def _first_needed(self, group: int, start: int, stop: int) -> int:
-        index = group + self._groups.n_added
+    def _needed(self, group: int, start: int, stop: int) -> list[range]:
+        """Return which blocks from `start` on the token after block `stop` - 1 sees in a group.
+
+        First those of its lead, then the others.
+        """
         position = stop * self._cache.block_size_tokens
-        return max(start, self._cache.copies.first_seen(index, position))
+        seen = self._cache.copies.seen(group + self._groups.n_added, position)
+        return [range(max(start, part.start), part.stop) for part in seen]
 
     def _reach(self, pieces: Several[Piece], start: int, stop: int) -> int:
         """Return the last block up to which all that the token after it sees is there."""
@@ -86,10 +94,9 @@ class Filling:
 
     def _is_complete(self, pieces: Several[Piece], start: int, stop: int) -> bool:
         for group in range(len(self._store.layout.groups)):
-            lowest = self._first_needed(group, start, stop)
-            for piece in pieces:
-                first = max(lowest, piece.start)
-                last = min(stop, piece.start + piece.n_blocks)
+            for needed, piece in product(self._needed(group, start, stop), pieces):
+                first = max(needed.start, piece.start)
+                last = min(needed.stop, piece.start + piece.n_blocks)
                 if any(not piece.has(group, block) for block in range(first, last)):
                     return False
         return True

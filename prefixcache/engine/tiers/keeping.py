@@ -40,11 +40,9 @@ class Keeping:
         if start >= stop or all(lane.breaker.is_out for lane in self._lanes):
             return max(start, stop)
         self._bytes_left -= (stop - start) * self._block_bytes
-        tables = self._groups.tables(lease)
-        firsts = self._groups.first_blocks(lease)
         parts = [
-            self._parts(group, runs, first, start, stop)
-            for group, (runs, first) in enumerate(zip(tables, firsts, strict=True))
+            self._parts(group, extents, start, stop)
+            for group, extents in enumerate(self._groups.extents(lease))
         ]
         records = []
         for block, own in zip(range(start, stop), zip(*parts, strict=True), strict=True):
@@ -55,12 +53,18 @@ class Keeping:
         return stop
 
     def _parts(
-        self, group: int, runs: Runs, first: int, start: int, stop: int
+        self, group: int, extents: Several[tuple[int, Runs]], start: int, stop: int
     ) -> list[Packed | None]:
-        """Return one group's KV of each block; None where a window has passed it."""
-        found: list[Packed | None] = [None] * max(min(first, stop) - start, 0)
-        begin = max(start, first)
-        for span in cut(cut(runs, max(stop - first, 0))[0], begin - first)[1]:
-            rows = self._store.copy_out(group, span).numpy()
-            found += [memoryview(row) for row in rows]
+        """Return one group's KV of each block; None where a window has passed it.
+
+        `extents`: what there is of it, each with the block that it begins with.
+        """
+        found: list[Packed | None] = []
+        for first, runs in extents:
+            at = start + len(found)
+            found += [None] * max(min(first, stop) - at, 0)
+            begin = max(at, first)
+            for span in cut(cut(runs, max(stop - first, 0))[0], begin - first)[1]:
+                rows = self._store.copy_out(group, span).numpy()
+                found += [memoryview(row) for row in rows]
         return found
