@@ -14,11 +14,24 @@ from prefixcache.bench.kv_formats import (
     formats_table,
     long_text,
 )
+from prefixcache.bench.kv_pruning import compare_prunings, prunings_table
 from prefixcache.bench.quality import as_data, as_table, compare, own_text
-from prefixcache.config import EngineConfig, KVFormatName, WeightsName
+from prefixcache.config import EngineConfig, KVFormatName, Pruning, WeightsName
+from prefixcache.errors import ConfigError
 
 _ROOM_BYTES = 512 * 1024**2  # for the KV of what is measured
+
+
+def _pruning(text: str) -> str:
+    try:
+        Pruning.read(text)
+    except ConfigError as error:
+        raise click.BadParameter(f"{text!r} {error.reason}") from error
+    return text
+
+
 _FORMATS = each(one_of(get_args(KVFormatName)))
+_PRUNINGS = each(_pruning)
 
 
 @click.command("quality", epilog="Example: prefixcache bench quality --weights int8")
@@ -39,6 +52,13 @@ _FORMATS = each(one_of(get_args(KVFormatName)))
     help="Compare formats of cached state instead, with the model's own.",
 )
 @click.option(
+    "--kv-prune",
+    "prunings",
+    callback=lambda *given: () if given[2] is None else _PRUNINGS(*given),
+    metavar="FIRST+RECENT,...",
+    help="Compare pruned state instead, with all of it.",
+)
+@click.option(
     "--text",
     "text_file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -51,6 +71,7 @@ def quality(
     model: str | None,
     weights: tuple[str, ...],
     kv_formats: tuple[KVFormatName, ...],
+    prunings: tuple[str, ...],
     text_file: Path | None,
     threads: int,
     repeats: int,
@@ -60,8 +81,11 @@ def quality(
 
     `KL` is the divergence from float32 in nats a token, `agree` the share of tokens after which
     the best next token is the same. With --kv-format it is weights that stay, and cached state
-    that is kept in fewer bits.
+    that is kept in fewer bits; with --kv-prune cached state of which the middle is dropped, over
+    the tokens that lack some.
     """
+    if kv_formats and prunings:
+        raise click.UsageError("--kv-format and --kv-prune are compared one at a time")
     config = EngineConfig(model=model, threads=threads, kv_memory_bytes=_ROOM_BYTES)
     given = None if text_file is None else text_file.read_text(encoding="utf-8")
     if kv_formats:
@@ -74,6 +98,16 @@ def quality(
             report=_report,
         )
         _tell(formats_table(found), as_data(found), json_file)
+        return
+    if prunings:
+        kept = compare_prunings(
+            config,
+            prunings,
+            long_text() if given is None else given,
+            env=os.environ,
+            report=_report,
+        )
+        _tell(prunings_table(kept), as_data(kept), json_file)
         return
     rows = list(
         compare(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from examples import attention_speed, gateway_cost, invariant_cost, kv_formats
+from examples import attention_speed, gateway_cost, invariant_cost, kv_formats, kv_pruning
 from examples.index_speed import (
     NOT_MEASURED,
     OURS,
@@ -141,6 +141,16 @@ def test_the_table_of_kv_formats_has_what_a_result_holds() -> None:
     page = kv_formats.render(kv_formats.PAGE.read_text(encoding="utf-8"), result)
     assert "| `int8` | 11,880 | 20.12 | 0.00061 | 0.011 | 98.6% | 1.50 |" in page
     assert "10,390 tokens, 2 cores" in page
+
+
+def test_the_table_of_pruned_state_has_what_a_result_holds() -> None:
+    """Each setting of a result is a line of the page, with its quality beside all kept."""
+    quality = {"perplexity": 20.125, "kl_mean": 0.061, "kl_max": 3.2, "agreement": 0.871}
+    row = {"kv_prune": "4+512", "tokens": 8842, "whole_perplexity": 19.5, "quality": quality}
+    machine = {"cores": 2, "processor": "CPU", "python": "3.11"}
+    result = {"machine": machine, "results": [row]}
+    page = kv_pruning.render(kv_pruning.PAGE.read_text(encoding="utf-8"), result)
+    assert "| `4+512` | 8,842 | 19.50 | 20.12 | 0.061 | 3.2 | 87.1% |" in page
 
 
 def test_the_tables_of_tiers_have_what_the_result_holds() -> None:

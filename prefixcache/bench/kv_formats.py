@@ -64,7 +64,7 @@ def compare_formats(
     loaded = load_model(exact, env=env, report=report)
     for name in names:
         require_format(name, loaded.model.device)
-    pieces = list(_pieces(loaded, text))
+    pieces = list(pieces_of(loaded, text, PIECE_TOKENS))
     found = _qualities(loaded, names, pieces, report)
     timed = loaded
     if config.weights != "float32":
@@ -100,9 +100,13 @@ def _line(row: FormatRow) -> str:
     )
 
 
-def _pieces(loaded: LoadedModel, text: str) -> Iterator[list[int]]:
+def pieces_of(loaded: LoadedModel, text: str, most_tokens: int) -> Iterator[list[int]]:
+    """Yield a text's token ids in pieces of `most_tokens`, or the model's most, at most.
+
+    Raises ConfigError where there are fewer than 64.
+    """
     token_ids = text_tokens(loaded, text)
-    size = min(PIECE_TOKENS, loaded.info.max_model_tokens)
+    size = min(most_tokens, loaded.info.max_model_tokens)
     n_pieces = -(-len(token_ids) // size)
     for index in range(n_pieces):  # of even length, so that none is too short to say anything
         bounds = (len(token_ids) * at // n_pieces for at in (index, index + 1))

@@ -149,6 +149,8 @@ def test_flags_win_over_the_file(model: str, tmp_path: Path) -> None:
         ("serve", "--dtype", "int3"),
         ("serve", "--weights", "4bit"),
         ("serve", "--kv-format", "int3"),
+        ("serve", "--kv-prune", "1024"),
+        ("serve", "--kv-prune", "4+1024", "--invariant"),
         ("serve", "--threads", "0"),
         ("serve", "--drain-seconds", "-1"),
         ("serve", "--drain-seconds", "nan"),
@@ -163,6 +165,8 @@ def test_flags_win_over_the_file(model: str, tmp_path: Path) -> None:
         ("bench", "attention", "--new", "x"),
         ("bench", "quality", "--weights", "4bit"),
         ("bench", "quality", "--kv-format", "int3"),
+        ("bench", "quality", "--kv-prune", "1024"),
+        ("bench", "quality", "--kv-prune", "4+64", "--kv-format", "int8"),
     ],
 )
 def test_bad_input_is_one_line_and_code_2(
