@@ -8,8 +8,9 @@ from dataclasses import asdict
 import msgspec
 
 from gateway.tables import as_columns
-from prefixcache.plan import DeviceRow, LayerKind, Plan
+from prefixcache.plan import DeviceRow, LayerKind, Plan, Reading, ReplayedRow
 
+_MOST_DEVICES = 3  # for which each replay has a line
 _UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
@@ -20,6 +21,7 @@ def as_text(plan: Plan, *, efficiency: float) -> str:
         parts.append(_devices(plan, efficiency))
     if plan.replays:
         parts.append(_replays(plan))
+        parts += _first_tokens(plan, efficiency)
     return "\n\n".join(parts)
 
 
@@ -37,13 +39,14 @@ def as_data(plan: Plan) -> dict[str, object]:
         "requests": question.requests,
         "shared_tokens": question.shared_tokens,
         "kv": [asdict(row) for row in plan.kv],
-        "reading": {**asdict(plan.reading), "saved_share": plan.reading.saved_share},
+        "reading": _reading(plan.reading),
         "devices": [asdict(row) for row in plan.devices],
         "replays": [
             {
                 **msgspec.structs.asdict(each.row),
                 "kv_bytes": each.kv_bytes,
                 "hit_share": each.row.hit_share,
+                "mean_reading": None if each.reading is None else _reading(each.reading),
             }
             for each in plan.replays
         ],
@@ -56,6 +59,10 @@ def amount(n_bytes: float) -> str:
         if n_bytes >= size:
             return f"{n_bytes / size:.2f} {unit}"
     return f"{n_bytes:.0f} B"
+
+
+def _reading(reading: Reading) -> dict[str, float]:
+    return {**asdict(reading), "saved_share": reading.saved_share}
 
 
 def _model(plan: Plan) -> str:
@@ -148,17 +155,40 @@ def _device(plan: Plan, row: DeviceRow, efficiency: float) -> tuple[str, ...]:
 
 
 def _replays(plan: Plan) -> str:
-    lines = [("trace", "policy", "capacity in blocks", "KV", "tokens cached")]
-    for each in plan.replays:
-        row = each.row
-        is_all = row.capacity_blocks is None
-        lines.append(
-            (
-                row.trace,
-                row.policy,
-                "unlimited" if is_all else f"{row.capacity_blocks:,}",
-                "" if each.kv_bytes is None else amount(each.kv_bytes),
-                f"{row.hit_share:.1%}",
-            )
+    lines = [("trace", "policy", "capacity in blocks", "KV", "tokens cached", "work spared")]
+    lines += [
+        (
+            *_name(each),
+            "" if each.kv_bytes is None else amount(each.kv_bytes),
+            f"{each.row.hit_share:.1%}",
+            "" if each.reading is None else f"{each.reading.saved_share:.1%}",
         )
+        for each in plan.replays
+    ]
     return as_columns(lines, n_left=2)
+
+
+def _first_tokens(plan: Plan, efficiency: float) -> Iterator[str]:
+    """Yield the mean seconds of reading the replays' prompts on the first devices that do."""
+    able = [(row, row.fit) for row in plan.devices if row.fit is not None]
+    devices = able[:_MOST_DEVICES]
+    lines = [("trace", "policy", "capacity in blocks", "device", "cold s", "cached s", "spared s")]
+    for each in plan.replays:
+        if each.reading is None:
+            continue
+        for row, found in devices:
+            device = plan.question.devices[row.device]
+            cold = each.reading.seconds(device, found.n_devices, efficiency=efficiency)
+            warm = each.reading.seconds_with_cache(device, found.n_devices, efficiency=efficiency)
+            label = f"{found.n_devices} x {row.label}"
+            seconds = (f"{cold:.3g}", f"{warm:.3g}", f"{cold - warm:.3g}")
+            lines.append((*_name(each), label, *seconds))
+    if len(lines) > 1:
+        yield "Time to the first token, on average, where reading the prompt is all of it:"
+        yield as_columns(lines, n_left=2)
+
+
+def _name(replayed: ReplayedRow) -> tuple[str, str, str]:
+    row = replayed.row
+    limit = "unlimited" if row.capacity_blocks is None else f"{row.capacity_blocks:,}"
+    return row.trace, row.policy, limit

@@ -46,6 +46,11 @@ class GrammarKind(StrEnum):
     EBNF = "ebnf"  # Lark's notation or GBNF, whichever it looks like
 
 
+# Between the parts of a JSON answer: a blank, or a new line and its indentation. More has no use,
+# and small models like to go on with it.
+JSON_WHITE_SPACE = r"[ \t]|\r?\n[ ]{0,32}|\r?\n\t{0,8}"
+
+
 class Grammar(msgspec.Struct, frozen=True):
     """What an answer's text must follow. A JSON schema's unknown keywords may be passed over."""
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from prefixcache.engine.costs import StepCosts, moved
+from prefixcache.engine.readers import TILE_ROWS
 
 MIN_TOKENS = 32
+QUIET_STEPS = 2  # a step that keeps nobody from a next token may last so many times as long
 
 
 class StepBudget:
@@ -24,6 +26,17 @@ class StepBudget:
     def room(self, n_decodes: int) -> int:
         """Return the most prompt tokens of a step that has so many decodes: never exceeded."""
         return max(self.max_tokens - n_decodes, 0)
+
+    def aim(self, n_decodes: int) -> int:
+        """Return the prompt tokens to aim at in a step that has so many decodes.
+
+        Larger steps read weights and cached keys less often, so with nobody to wait for a next
+        token they may be longer; large ones are whole tiles of attention.
+        """
+        if n_decodes:
+            return self.tokens
+        most = min(QUIET_STEPS * self.tokens, self.max_tokens)
+        return most if most < 2 * TILE_ROWS else most - most % TILE_ROWS
 
     def record(self, n_tokens: int, seconds: float) -> None:
         """Learn from a step of `n_tokens` rows; small ones say nothing about long prompts."""

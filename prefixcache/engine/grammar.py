@@ -15,13 +15,11 @@ from torch import Tensor
 
 from prefixcache.errors import GrammarError
 from prefixcache.text import TokenBytes, Tokenizer
-from prefixcache.types import Grammar, GrammarKind
+from prefixcache.types import JSON_WHITE_SPACE, Grammar, GrammarKind
 
 _ERROR_CHARACTERS = 400
 WORD_BITS = 32  # of the words that a mask is written in
 
-# Between the parts of a JSON text. Bounded, for small models like to go on with it for ever.
-_WHITE_SPACE = r"[ \n\r\t]{1,64}"
 # Its errors reach clients: no state in them. Its lexers work within the engine's steps and are
 # kept with their grammars; with its own limits one takes a second and 80 MB, or 250,000 states.
 _MAX_LEXER_STATES = 50_000
@@ -151,7 +149,7 @@ def _source(grammar: Grammar) -> str:
     """Return `grammar` in the library's own form. Raises what the library does."""
     match grammar.kind:
         case GrammarKind.JSON_SCHEMA:
-            options = {"whitespace_pattern": _WHITE_SPACE, "lenient": grammar.is_lenient}
+            options = {"whitespace_pattern": JSON_WHITE_SPACE, "lenient": grammar.is_lenient}
             return str(LLMatcher.grammar_from_json_schema(grammar.text, overrides=options))  # type: ignore[arg-type]
         case GrammarKind.REGEX:
             return str(LLMatcher.grammar_from_regex(grammar.text))

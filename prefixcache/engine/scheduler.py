@@ -82,7 +82,7 @@ class Scheduler:
         schedule = Schedule()
         self._decode(schedule)
         prompts = PromptShares(
-            aim_tokens=self._budget.tokens,
+            aim_tokens=self._budget.aim(len(schedule.shares)),
             most_tokens=self._budget.room(len(schedule.shares)),
             level=self._level,
         )

@@ -9,6 +9,8 @@ from itertools import pairwise
 from prefixcache.engine.readers import Reader, Run
 
 SHARED_TOKENS = 64  # a shorter run costs less to copy for each reader than to read in a call
+SQUARE_TOKENS = 512  # a shorter run may be read once by each half of many rows, to be a longer one
+SQUARE_ROWS = 128  # rows of each half then: reading keys again costs nothing beside them
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,15 @@ def sharing_order(tables: Sequence[tuple[Run, ...]]) -> list[int]:
 def shared_runs(readers: Sequence[Reader]) -> list[SharedRun]:
     """Return what neighbouring readers share, what more of them share first.
 
+    The tiles of one chunk see more and more of it. They are halved, so that what they read are
+    squares and not strips: kernels are faster at them, and fewer rows are merged.
+
+        one strip for all tiles        halves
+        0                              0
+        1 a                            1 a
+        2 a b                          2 c c
+        3 a b c                        3 c c d
+
     No position comes twice for a reader. Cost: O(readers ** 2 + runs).
     """
     together = [_common_end(one, other) for one, other in pairwise(readers)]
@@ -47,6 +58,10 @@ def shared_runs(readers: Sequence[Reader]) -> list[SharedRun]:
         if stop - first < 2:
             continue
         end = min(together[first : stop - 1])
+        middle = _middle(readers, together, first, stop, done)
+        if middle is not None:
+            todo += [(first, middle, done), (middle, stop, done)]
+            continue
         begin = max(done, *(reader.clear for reader in readers[first:stop]))
         found += [
             SharedRun(first, stop, run)
@@ -55,6 +70,23 @@ def shared_runs(readers: Sequence[Reader]) -> list[SharedRun]:
         ]
         todo.extend(_parted(together, first, stop, max(done, end)))
     return found
+
+
+def _middle(
+    readers: Sequence[Reader], together: Sequence[int], first: int, stop: int, done: int
+) -> int | None:
+    """Return where to halve readers whose second half shares much more; None: nowhere."""
+    middle = (first + stop) // 2
+    if stop - middle < 2:
+        return None
+    short = min(together[first : stop - 1]) - done
+    long = min(together[middle : stop - 1]) - done
+    n_rows = min(
+        readers[middle].start_row - readers[first].start_row,
+        readers[stop - 1].stop_row - readers[middle].start_row,
+    )
+    is_worth_it = 0 < short < SQUARE_TOKENS and long >= 2 * short and n_rows >= SQUARE_ROWS
+    return middle if is_worth_it else None
 
 
 def _common_end(one: Reader, other: Reader) -> int:

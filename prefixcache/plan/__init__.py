@@ -1,6 +1,6 @@
 """KV memory of a model by its configuration: what a token costs, and what fits where."""
 
-from prefixcache.plan.answer import DeviceRow, Plan, Question, make_plan
+from prefixcache.plan.answer import DeviceRow, Plan, Question, ReplayedRow, make_plan
 from prefixcache.plan.catalogue import known_models
 from prefixcache.plan.devices import Device, known_devices, read_devices
 from prefixcache.plan.fit import Fit, Room, fit
@@ -18,7 +18,7 @@ from prefixcache.plan.reading import read_config, read_shape, shape_of
 from prefixcache.plan.replays import ReplayRow, read_replay
 from prefixcache.plan.shape import Layer, LayerKind, ModelShape
 from prefixcache.plan.weights import WEIGHT_BITS, Weights, weights_of
-from prefixcache.plan.work import USUAL_EFFICIENCY, Reading, reading
+from prefixcache.plan.work import USUAL_EFFICIENCY, Reading, mean_reading, reading
 
 __all__ = [
     "FORMATS",
@@ -36,6 +36,7 @@ __all__ = [
     "Question",
     "Reading",
     "ReplayRow",
+    "ReplayedRow",
     "Room",
     "Weights",
     "fit",
@@ -46,6 +47,7 @@ __all__ = [
     "load_bytes",
     "long_token_bytes",
     "make_plan",
+    "mean_reading",
     "mistaken_bytes",
     "read_config",
     "read_devices",

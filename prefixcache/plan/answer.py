@@ -20,7 +20,7 @@ from prefixcache.plan.memory import (
 from prefixcache.plan.replays import ReplayRow
 from prefixcache.plan.shape import ModelShape
 from prefixcache.plan.weights import Weights
-from prefixcache.plan.work import Reading, reading
+from prefixcache.plan.work import Reading, mean_reading, reading
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +73,7 @@ class ReplayedRow:
 
     row: ReplayRow
     kv_bytes: int | None  # None: unlimited
+    reading: Reading | None  # of its mean prompt; None: it had none
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,7 @@ def make_plan(shape: ModelShape, weights: Weights, question: Question) -> Plan:
         list(_kv_rows(shape, question)),
         reading(shape, weights.active, question.contexts[0], question.shared_tokens),
         list(_device_rows(shape, weights, question)),
-        [_replayed(row, shape, question.formats[0]) for row in question.replays],
+        [_replayed(row, shape, weights, question.formats[0]) for row in question.replays],
     )
 
 
@@ -133,7 +134,8 @@ def _load(question: Question, context: int) -> Load:
     )
 
 
-def _replayed(row: ReplayRow, shape: ModelShape, kept: KvFormat) -> ReplayedRow:
-    if row.capacity_blocks is None:
-        return ReplayedRow(row, None)
-    return ReplayedRow(row, row.capacity_blocks * row.block_tokens * token_bytes(shape, kept))
+def _replayed(row: ReplayRow, shape: ModelShape, weights: Weights, kept: KvFormat) -> ReplayedRow:
+    kv_bytes = None
+    if row.capacity_blocks is not None:
+        kv_bytes = row.capacity_blocks * row.block_tokens * token_bytes(shape, kept)
+    return ReplayedRow(row, kv_bytes, mean_reading(shape, weights.active, row))

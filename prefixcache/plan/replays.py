@@ -16,8 +16,11 @@ class ReplayRow(msgspec.Struct, frozen=True, kw_only=True):
     policy: str
     capacity_blocks: int | None  # None: unlimited
     block_tokens: int
+    requests: int
     tokens: int
     hit_tokens: int
+    attention_pairs: int  # (token, token that it sees), without windows
+    hit_attention_pairs: int
 
     @property
     def hit_share(self) -> float:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from prefixcache.plan.devices import Device
+from prefixcache.plan.replays import ReplayRow
 from prefixcache.plan.shape import LayerKind, ModelShape
 
 USUAL_EFFICIENCY = 0.5  # of a device's arithmetic that reading prompts gets
+
+_WITHOUT_PAIRS = frozenset({LayerKind.STATE, LayerKind.NONE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +48,39 @@ def reading(
     )
 
 
+def mean_reading(shape: ModelShape, active_parameters: int, row: ReplayRow) -> Reading | None:
+    """Return the operations of reading the mean prompt of a replay, without and with its cache.
+
+    They are those of all prompts, over their number. Exact but for layers with a window: of those
+    a replay's sums tell no more than that a token sees at most the window, which is what is
+    counted where it is less. None: the replay had no prompt.
+    """
+    if not (row.requests and row.tokens):
+        return None
+    all_of_it = (row.tokens, row.attention_pairs)
+    rest = (row.tokens - row.hit_tokens, row.attention_pairs - row.hit_attention_pairs)
+    flops, flops_with_cache = (
+        _sum_flops(shape, active_parameters, *part) / row.requests for part in (all_of_it, rest)
+    )
+    return Reading(flops, flops_with_cache)
+
+
+def _sum_flops(shape: ModelShape, active_parameters: int, n_tokens: int, n_pairs: int) -> float:
+    pairs = sum(
+        n_pairs if layer.window_tokens is None else min(n_pairs, layer.window_tokens * n_tokens)
+        for layer in shape.layers
+        if layer.kind not in _WITHOUT_PAIRS
+    )
+    return 2.0 * active_parameters * n_tokens + 4.0 * shape.heads * shape.head_dim * pairs
+
+
 def prefill_flops(shape: ModelShape, active_parameters: int, start: int, stop: int) -> float:
     """Return the operations of computing the tokens from `start` up to `stop`."""
     linear = 2.0 * active_parameters * (stop - start)
     of_a_pair = 4.0 * shape.heads * shape.head_dim
     pairs = 0
     for layer in shape.layers:
-        if layer.kind in {LayerKind.STATE, LayerKind.NONE}:
+        if layer.kind in _WITHOUT_PAIRS:
             continue
         pairs += _pairs(stop, layer.window_tokens) - _pairs(start, layer.window_tokens)
     return linear + of_a_pair * pairs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from prefixcache.engine.budget import MIN_TOKENS, StepBudget
+from prefixcache.engine.budget import MIN_TOKENS, QUIET_STEPS, StepBudget
 from tests.support.models import Bench, prompt_ids
 
 
@@ -56,6 +56,14 @@ def test_decodes_count_towards_the_maximum_of_a_step() -> None:
     assert [budget.room(n_decodes) for n_decodes in (0, 16, 4001)] == [4000, 3984, 0]
 
 
+def test_steps_without_decodes_are_longer() -> None:
+    """While nobody waits for a next token a step takes twice as much, in whole tiles."""
+    budget = budget_of(first_tokens=200)
+    assert (budget.aim(1), budget.aim(0)) == (200, 384)
+    assert budget_of(first_tokens=100).aim(0) == 200
+    assert budget_of(first_tokens=3000).aim(0) == 3968
+
+
 class Clock:
     """A clock that moves by `seconds` between two looks."""
 
@@ -73,7 +81,7 @@ def largest_step(bench: Bench, first_step: int) -> int:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "least", "most"), [(60.0, MIN_TOKENS, 1.25 * MIN_TOKENS), (1e-4, 400, 400)]
+    ("seconds", "least", "most"), [(60.0, MIN_TOKENS, 1.25 * QUIET_STEPS * MIN_TOKENS), (1e-4, 400, 400)]
 )
 def test_the_engine_paces_prompts_by_its_clock(seconds: float, least: int, most: int) -> None:
     """On a slow machine long prompts are cut small; on a fast one they are taken whole."""

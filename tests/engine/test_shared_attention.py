@@ -174,6 +174,36 @@ def test_prompts_and_decodes_share_alike() -> None:
     assert in_place(parts)[0] == (0, 201, 0, 320)
 
 
+def test_a_long_chunk_reads_squares_of_itself() -> None:
+    """Each half of its tiles reads the half before in one call, not tile after tile."""
+    parts = planned([Chunk(list(range(1024)), 4096, ([Span(BlockId(0), 320)],), 1)])
+    squares = [part for part in in_place(parts) if part[3] > 4096]
+    assert squares == [
+        (512, 1024, 4096, 4608),
+        (768, 1024, 4608, 4864),
+        (256, 512, 4096, 4352),
+        *((tile, tile + 128, 3968 + tile, 4096 + tile) for tile in (128, 384, 640, 896)),
+    ]
+    assert in_place(parts)[0] == (0, 1024, 0, 4096)
+
+
+def test_long_chunks_see_all_that_came_before() -> None:
+    """However their tiles are halved, a row sees each slot before it once."""
+    chunks = [
+        Chunk(list(range(700)), 0, ([Span(BlockId(100), 44)],), 1),
+        Chunk(list(range(900)), 320, ([Span(BlockId(0), 20), Span(BlockId(30), 57)],), 1),
+        Chunk(list(range(300)), 330, ([Span(BlockId(0), 20), Span(BlockId(90), 20)],), 1),
+    ]
+    group = LayerGroup((0,), 1, KEY_DIM, KEY_DIM, None)
+    step = plan_step(chunks, KVStore(KVLayout((group,), 16, torch.float32), 256, CPU), CPU)
+    slots = step.groups[0].slots
+    seen = torch.zeros(len(slots), 256 * 16)
+    for part in step.groups[0].parts:
+        _count(part, seen, slots)
+    assert seen.max() == 1
+    assert torch.equal(seen.sum(1), step.positions[0] + 1.0)
+
+
 def test_a_single_stream_is_one_call_in_place() -> None:
     """A lone decode over one run, however short, copies nothing and merges nothing."""
     assert in_place(planned([decode(40, (3, 3))])) == [(0, 1, 48, 89)]

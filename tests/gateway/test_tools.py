@@ -199,7 +199,7 @@ async def test_a_call_is_forced_in_deepseeks_format(tmp_path: Path) -> None:
     bench = Bench(tokenizer=Tokenizer.load(tmp_path), eos_token_id=2, kv_memory_bytes=1 << 22)
     async with running_gateway(InlineBackend(bench, tmp_path)) as gateway:
         options: Any = {"tool_choice": "required", "parallel_tool_calls": False}
-        reply = await chat(gateway, tools=[WEATHER], **options)
+        reply = await chat(gateway, tools=[WEATHER], seed=1, **options)
         (call,) = reply.choices[0].message.tool_calls
         assert json.loads(call.function.arguments)["city"] in ("Rome", "Oslo")
         assert reply.choices[0].message.content is None
@@ -369,7 +369,7 @@ async def test_marks_that_are_special_tokens_are_seen(tmp_path: Path) -> None:
     config = EngineConfig(model=str(tmp_path), kv_memory_bytes=1 << 22, threads=1)
     async with running_gateway(LocalBackend(config)) as gateway:
         reply = await chat(
-            gateway, tools=[WEATHER], tool_choice="required", parallel_tool_calls=False
+            gateway, tools=[WEATHER], tool_choice="required", parallel_tool_calls=False, seed=1
         )
         (call,) = reply.choices[0].message.tool_calls
         assert json.loads(call.function.arguments)["city"] in ("Rome", "Oslo")

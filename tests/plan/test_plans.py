@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
 import pytest
+from msgspec import structs, to_builtins
 
 from gateway.cli import main
 from gateway.plan_text import amount
@@ -13,11 +15,13 @@ from prefixcache.errors import ConfigError, TraceError
 from prefixcache.plan import (
     Device,
     Load,
+    ReplayRow,
     Room,
     fit,
     known_devices,
     kv_format,
     load_bytes,
+    mean_reading,
     read_devices,
     read_replay,
     read_shape,
@@ -104,6 +108,41 @@ def test_reading_counts_weights_and_pairs() -> None:
     assert whole.flops_with_cache == 2 * 10 + pair * 3
 
 
+def replayed(**changed: int) -> ReplayRow:
+    """Return a replay of two prompts of 500 tokens each, of which one has 250 cached."""
+    row = ReplayRow(
+        trace="t",
+        policy="lru",
+        capacity_blocks=100,
+        block_tokens=512,
+        requests=2,
+        tokens=1000,
+        hit_tokens=250,
+        attention_pairs=2 * 500 * 501 // 2,
+        hit_attention_pairs=250 * 251 // 2,
+    )
+    return structs.replace(row, **changed)
+
+
+def test_the_work_of_a_replay_is_that_of_its_prompts() -> None:
+    """The mean of what two prompts take is what `reading` has for each."""
+    found = mean_reading(LLAMA, 10, replayed())
+    one, other = reading(LLAMA, 10, 500, 250), reading(LLAMA, 10, 500, 0)
+    assert found is not None
+    assert found.flops == (one.flops + other.flops) / 2
+    assert found.flops_with_cache == (one.flops_with_cache + other.flops_with_cache) / 2
+    assert mean_reading(LLAMA, 10, replayed(requests=0, tokens=0)) is None
+
+
+def test_in_a_window_no_token_sees_more_than_that() -> None:
+    """A layer's pairs are then at most the window for each token."""
+    layers = tuple(dataclasses.replace(layer, window_tokens=100) for layer in LLAMA.layers)
+    found = mean_reading(dataclasses.replace(LLAMA, layers=layers), 0, replayed())
+    assert found is not None
+    pair = 4 * 32 * 128 * 32
+    assert (found.flops, found.flops_with_cache) == (pair * 100 * 500, pair * 100 * 375)
+
+
 def test_devices_of_ones_own_are_read_and_checked(tmp_path: Path) -> None:
     """A file of devices has the form of ours; what is wrong in it is named."""
     file = tmp_path / "devices.toml"
@@ -146,16 +185,25 @@ def test_the_command_shows_the_common_mistake(
 def test_the_command_prices_the_capacities_of_a_replay(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Each row of a replay is shown with the bytes of its blocks and its share of cached tokens."""
-    row = {"trace": "t", "policy": "lru", "block_tokens": 512, "tokens": 1000, "hit_tokens": 250}
-    file = tmp_path / "replay.json"
+    """Each row of a replay has the bytes of its blocks, what is cached and what that spares."""
+    row = to_builtins(replayed())
+    file, plan = tmp_path / "replay.json", tmp_path / "plan.json"
     file.write_text(
         json.dumps({"results": [{**row, "capacity_blocks": n_blocks} for n_blocks in (100, None)]})
     )
-    code, out, _ = run(capsys, "Llama-3.1-8B", "--device", "h100", "--replay", str(file))
+    asked = ("--device", "h100", "--replay", str(file), "--json", str(plan))
+    code, out, _ = run(capsys, "Llama-3.1-8B", *asked)
     assert code == 0
     assert amount(100 * 512 * TOKEN_BYTES) in out
-    assert out.count("25.0%") == 2
+    first, _ = json.loads(plan.read_text())["replays"]
+    work = first["mean_reading"]
+    assert 0.12 < work["saved_share"] < 0.25  # of the arithmetic: attention spares but 12.5%
+    assert out.count(f"25.0%        {work['saved_share']:.1%}") == 2
+    cold, cached = (work[name] / (989e12 * 0.5) for name in ("flops", "flops_with_cache"))
+    found = f"1 x NVIDIA H100 SXM  {cold:.3g}    {cached:.3g}"
+    assert [" ".join(line.split()) for line in out.splitlines()].count(
+        f"t lru unlimited {' '.join(found.split())} {cold - cached:.3g}"
+    ) == 1
     file.write_text("{}")
     with pytest.raises(TraceError, match="no result of a replay"):
         read_replay(file)

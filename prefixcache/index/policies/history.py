@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from math import inf
 
 from prefixcache.index.entry import Entry
+from prefixcache.index.policies.duels import Duellist
 
 Key = int
 
@@ -24,7 +25,7 @@ def key_of(entry: Entry) -> Key:
 class Past:
     """What is known of one prefix."""
 
-    __slots__ = ("entry", "kind", "last_used", "tip_block", "uses")
+    __slots__ = ("duellist", "entry", "kind", "last_used", "tip_block", "uses")
 
     def __init__(self, entry: Entry, kind: int) -> None:
         self.last_used = entry.last_used
@@ -32,6 +33,7 @@ class Past:
         self.kind = kind  # of its returns, see `Returns`
         self.tip_block: float = inf  # where the last prompt through it ended, if that was here
         self.entry: Entry | None = entry  # that is listed now; None: there is none
+        self.duellist = Duellist()
 
 
 class History:

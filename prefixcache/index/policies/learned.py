@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from math import inf
 
 from prefixcache.index.entry import Entry
 from prefixcache.index.policies.ages import N_AGES, age_of
+from prefixcache.index.policies.duels import Duels
 from prefixcache.index.policies.history import History, Key, Past, key_of
 from prefixcache.index.policies.returns import Returns
 from prefixcache.index.policies.shelves import Shelves
@@ -49,8 +51,8 @@ class LearnedPolicy:
     than what has waited that long; and what has waited for too long goes.
 
     Nothing is set for some traffic: all rates are counted as requests come, and what was counted
-    long ago weighs less and less. Until there are
-    enough, and where all is alike, the longest unused goes first. Every call is O(log n),
+    long ago weighs less and less. Until there are enough and what they say has proved better
+    (`Duels`), and where all is alike, the longest unused goes first. Every call is O(log n),
     amortised; it takes 300 kB, and as many bytes for each of a few prefixes per listed one.
 
     Source: Beckmann, Chen, Cidon: LHD: improving cache hit rate by maximizing hit density (2018).
@@ -61,11 +63,13 @@ class LearnedPolicy:
         self._shelves = Shelves(_N_KINDS)
         self._history = History()
         self._returns = Returns(_GROUPS)
-        self._keys: dict[Entry, Key] = {}  # of what is listed
+        self._duels = Duels()
+        self._keys: OrderedDict[Entry, Key] = OrderedDict()  # of what is listed, as it came
         self._now = 0.0
         self._uses_left = _LEAST_USES
         self._n_returns = 0
         self._is_judging = False  # until enough is known all are of one kind
+        self._is_trusted = False  # until that has proved right the longest unused goes first
         self._new: list[tuple[Entry, Past]] = []  # ends of the path that is being listed
         self._path_returned = False
         self._path_start = (-inf, 0)  # when that was used, and the block that it begins at so far
@@ -110,15 +114,37 @@ class LearnedPolicy:
     def victim(self, now: float) -> Entry | None:
         """Return the leaf that is worth least."""
         self._now = max(self._now, now)
-        return self._shelves.least(self._now)
+        if self._is_trusted:
+            return self._shelves.least(self._now)
+        oldest = next((entry for entry in self._keys if not entry.n_resident), None)
+        if oldest is not None and self._is_judging:
+            self._challenge(oldest)
+        return oldest
 
     def overdue(self, now: float) -> Entry | None:
         """Return None: entries go only to make room."""
         self._now = max(self._now, now)
         return None
 
+    def _challenge(self, oldest: Entry) -> None:
+        """Note what would be given up instead of the longest unused, if that is another leaf."""
+        least = self._shelves.least(self._now)
+        if least is None or least is oldest:
+            return
+        gone, kept = (self._history.get(self._keys[entry]) for entry in (oldest, least))
+        if gone is not None and kept is not None and gone.kind != kept.kind:
+            self._duels.begin(
+                gone.duellist,
+                kept.duellist,
+                gone_blocks=oldest.n_blocks,
+                kept_blocks=least.n_blocks,
+            )
+
     def _come_back(self, entry: Entry, past: Past) -> None:
         """Learn from a return, and let what is new below it count its uses if it goes on here."""
+        if not self._is_trusted:
+            self._duels.decide(past.duellist)
+            self._is_trusted = self._duels.are_won(len(self._keys))
         gap_seconds = entry.last_used - past.last_used
         self._returns.count(past.kind, gap_seconds, returned=True)
         self._n_returns += not self._path_returned  # a path's returns are but one observation

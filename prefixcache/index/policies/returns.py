@@ -11,7 +11,9 @@ _PRIOR_WEIGHT = 2.0  # in observations
 _GROUP_WEIGHT = 12.0  # of what is known of a group, for each kind in it; and of all, for a group
 
 _FADED_SHARE = 0.97  # of what was counted, that stays: what comes back changes with the hour
+_MOST_WEIGHT = 1e9  # beyond it all counts are divided by it
 
+Counts = tuple[Sequence[float], Sequence[float]]  # by age: that returned, and that reached it
 Rates = list[float]  # by age: the share that returns in that bin of what has not until then
 
 
@@ -30,16 +32,20 @@ class Returns:
         n_kinds = sum(map(len, groups))
         self._returned = [[0.0] * N_AGES for _ in range(n_kinds)]
         self._lost = [[0.0] * N_AGES for _ in range(n_kinds)]  # from sight, not known to return
+        self._weight = 1.0  # of one that is counted now
 
     def count(self, kind: int, seconds: float, *, returned: bool) -> None:
         """Count one that was unused for `seconds`, then returned or was lost from sight."""
         counts = self._returned if returned else self._lost
-        counts[kind][age_of(seconds)] += 1
+        counts[kind][age_of(seconds)] += self._weight
 
     def fade(self) -> None:
-        """Let all that was counted so far weigh a little less."""
-        for counts in (*self._returned, *self._lost):
-            counts[:] = [n * _FADED_SHARE for n in counts]
+        """Let all that was counted so far weigh a little less: what comes weighs more."""
+        self._weight /= _FADED_SHARE
+        if self._weight > _MOST_WEIGHT:
+            for counts in (*self._returned, *self._lost):
+                counts[:] = [n / self._weight for n in counts]
+            self._weight = 1.0
 
     def worths(self, waiting: Iterable[tuple[int, float]]) -> list[list[float]]:
         """Return what a block of each kind is worth at each age: hits per second of its room.
@@ -51,29 +57,40 @@ class Returns:
         """
         unknown = [counts[:] for counts in self._lost]
         for kind, seconds in waiting:
-            unknown[kind][age_of(seconds)] += 1
-        seen = [_seen(*both) for both in zip(self._returned, unknown, strict=True)]
-        everything = self._rates(range(len(seen)), seen, [_PRIOR_RATE] * N_AGES, _PRIOR_WEIGHT)
-        worths: list[list[float]] = [[] for _ in seen]
-        for group in self._groups:
-            typical = self._rates(group, seen, everything, _GROUP_WEIGHT)
+            unknown[kind][age_of(seconds)] += self._weight
+        known = [
+            (returned, _seen(returned, lost)) if any(returned) or any(lost) else None
+            for returned, lost in zip(self._returned, unknown, strict=True)
+        ]
+        by_group = [_sum(known[kind] for kind in group) for group in self._groups]
+        everything = self._rates(_sum(by_group), [_PRIOR_RATE] * N_AGES, _PRIOR_WEIGHT)
+        worths: list[list[float]] = [[] for _ in known]
+        for group, sums in zip(self._groups, by_group, strict=True):
+            typical = self._rates(sums, everything, _GROUP_WEIGHT)
             usual = worth_by_age(typical)
             for kind in group:
-                if not seen[kind][0]:  # nothing is known of it
+                counts = known[kind]
+                if counts is None:
                     worths[kind] = usual
-                    continue
-                worths[kind] = worth_by_age(self._rates([kind], seen, typical, _GROUP_WEIGHT))
+                else:
+                    worths[kind] = worth_by_age(self._rates(counts, typical, _GROUP_WEIGHT))
         return worths
 
-    def _rates(
-        self, kinds: Sequence[int], seen: list[list[float]], usual: Rates, weight: float
-    ) -> Rates:
-        returned = map(sum, zip(*(self._returned[kind] for kind in kinds), strict=True))
-        at_risk = map(sum, zip(*(seen[kind] for kind in kinds), strict=True))
+    def _rates(self, counts: Counts, usual: Rates, weight: float) -> Rates:
+        """Return the rates of what was counted, which are `usual` where that is little."""
+        weight *= self._weight
         return [
             (n_returned + weight * rate) / (n_seen + weight)
-            for n_returned, n_seen, rate in zip(returned, at_risk, usual, strict=True)
+            for n_returned, n_seen, rate in zip(*counts, usual, strict=True)
         ]
+
+
+def _sum(several: Iterable[Counts | None]) -> Counts:
+    known = [counts for counts in several if counts is not None]
+    if not known:
+        return [0.0] * N_AGES, [0.0] * N_AGES
+    returned, seen = zip(*known, strict=True)
+    return [*map(sum, zip(*returned, strict=True))], [*map(sum, zip(*seen, strict=True))]
 
 
 def _seen(returned: Sequence[float], unknown: Sequence[float]) -> list[float]:

@@ -7,9 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from prefixcache.text.tokenizer import Tokenizer
 from prefixcache.text.tools.calls import ToolFormat
-from prefixcache.types import Grammar, GrammarKind
-
-_WHITE_SPACE = r"[ \n\r\t]{1,64}"
+from prefixcache.types import JSON_WHITE_SPACE, Grammar, GrammarKind
 
 
 def forced_calls(
@@ -52,7 +50,7 @@ def forced_calls(
 
 
 def _schema(schema: Mapping[str, object], *, is_strict: bool) -> str:
-    options = {"whitespace_pattern": _WHITE_SPACE, "lenient": not is_strict}
+    options = {"whitespace_pattern": JSON_WHITE_SPACE, "lenient": not is_strict}
     return json.dumps({**schema, "x-guidance": options})
 
 

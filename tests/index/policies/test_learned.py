@@ -103,6 +103,16 @@ def test_the_end_of_a_known_prompt_is_told_from_a_short_prompt() -> None:
     assert learned - lru > 700  # of 1,000 ends that come back
 
 
+def test_where_the_longest_unused_is_right_it_goes() -> None:
+    """What is asked for again at once, in turn, and never later: nothing else could be better."""
+    requests = []
+    for n in range(6000):
+        ids = (n // 3, 10_000 + n // 3) if n % 3 else (100_000 + n,)
+        requests.append(TraceRequest(float(n), 16 * len(ids), 1, ids, 16))
+    learned, lru = (hits(requests, policy, 20) for policy in (LearnedPolicy, LruPolicy))
+    assert learned == lru == 2000 * 2
+
+
 def chats(n_requests: int) -> list[TraceRequest]:
     """One request in ten begins ten turns, a minute apart; the others come once."""
     ids = itertools.count()
@@ -150,7 +160,11 @@ def test_without_knowledge_the_longest_unused_goes_first(
         ("conversation_trace.jsonl", 10_000, 65_513),
         ("synthetic_trace.jsonl", 1000, 10_253),
         ("synthetic_trace.jsonl", 30_000, 76_078),
+        ("synthetic_trace.jsonl", 2000, 17_840),
+        ("conversation_trace.jsonl", 40_000, 101_382),
+        ("conversation_trace.jsonl", 50_000, 102_290),
         ("weka", 1000, 97_303),
+        ("weka", 3000, 173_857),
     ],
 )
 def test_public_traces_gain_and_do_not_lose(name: str, capacity: int, at_least: int) -> None:
