@@ -26,7 +26,7 @@ READY = re.compile(r"ready (http://127\.0\.0\.1:\d+)\n")
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*COMMAND, *arguments], capture_output=True, text=True, timeout=30, check=False
+        [*COMMAND, *arguments], capture_output=True, text=True, timeout=120, check=False
     )
 
 
