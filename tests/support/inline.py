@@ -34,10 +34,14 @@ class InlineBackend:
         self.is_ready = True
 
     @classmethod
-    def load(cls, folder: Path, kv_memory_bytes: int) -> InlineBackend:
-        """Serve the model in `folder`, with the settings that a worker has without flags."""
+    def load(cls, folder: Path, kv_memory_bytes: int, **adapters: str) -> InlineBackend:
+        """Serve the model in `folder`, and adapters by name, loaded as a worker loads them."""
         config = EngineConfig(
-            model=str(folder), kv_memory_bytes=kv_memory_bytes, threads=1, weights="float32"
+            model=str(folder),
+            kv_memory_bytes=kv_memory_bytes,
+            threads=1,
+            weights="float32",
+            adapters=adapters,
         )
         return cls(Engine.load(config, env=os.environ, report=lambda _: None), folder)
 
