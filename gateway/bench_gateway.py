@@ -42,6 +42,7 @@ _Result = dict[str, list[dict[str, object]]]
 @click.option("--repeats", type=click.IntRange(min=1), default=5, show_default=True)
 @click.option("--streams", type=click.IntRange(min=1), default=2000, show_default=True)
 @click.option("--large-seconds", type=click.FloatRange(min=0.1), default=20.0, show_default=True)
+@click.option("--large-bytes", type=click.IntRange(min=1000), default=5 * 10**6, show_default=True)
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the result here.")
 def gateway(
     model: Path | None,
@@ -53,12 +54,13 @@ def gateway(
     repeats: int,
     streams: int,
     large_seconds: float,
+    large_bytes: int,
     json_file: Path | None,
 ) -> None:
     """What the gateway costs by itself: no model, one core, its client on another.
 
     Rates and latencies, streamed and not, in turns with the plainest handler that sends the same
-    bytes; the memory of open streams; and how /health and streams go on beside prompts of 5 MB.
+    bytes; the memory of open streams; and how /health and streams go on beside large prompts.
     Other gateways can be had to pass requests on to the plain handler, at --plain-port.
     """
     folder = model or small_model_folder(os.environ, _say)
@@ -79,7 +81,11 @@ def gateway(
             held = await open_streams(setting, streams)
             _say(str(held))
             large = await large_prompts(
-                setting, at_once=_LARGE_AT_ONCE, n_streams=_STREAMS_BESIDE, seconds=large_seconds
+                setting,
+                at_once=_LARGE_AT_ONCE,
+                n_bytes=large_bytes,
+                n_streams=_STREAMS_BESIDE,
+                seconds=large_seconds,
             )
         return {"rows": rows, "open_streams": [held], "large_prompts": large}
 

@@ -31,6 +31,13 @@ def state_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def one_thread() -> None:
+    """Tiny models gain nothing from threads, and on a busy machine lose much by them."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
+
+
 @pytest.fixture(scope="session")
 def default_model() -> Path:
     """The default model's folder, fetched once into the user's own cache (marker `model`)."""

@@ -14,7 +14,6 @@ from gateway.client.load import Exchange, quantile
 from gateway.client.own_server import OwnServer
 from gateway.client.plain_server import Answers
 
-LARGE_BYTES = 5 * 10**6
 _OPENED_AT_ONCE = 32
 _SECONDS_BETWEEN = 30.0  # of a stream's tokens: it is open, and does nothing
 _SECONDS_PER_TOKEN = 0.02
@@ -40,15 +39,22 @@ async def open_streams(setting: Setting, n_streams: int) -> dict[str, object]:
 
 
 async def large_prompts(
-    setting: Setting, *, at_once: int, n_streams: int, seconds: float
+    setting: Setting, *, at_once: int, n_bytes: int, n_streams: int, seconds: float
 ) -> list[dict[str, object]]:
-    """Return how long /health takes and streams pause, without large prompts and with them."""
+    """Return how long /health takes and streams pause, without large prompts and with them.
+
+    Args:
+        at_once: how many clients send large prompts; each sends one at least.
+        n_bytes: about how long a large prompt is.
+        n_streams: how many streams are open meanwhile.
+        seconds: how long each of the two is watched.
+    """
     flags = ("--echo-seconds", str(_SECONDS_PER_TOKEN), "--echo-tokens", str(_LONG_TOKENS))
     rows = []
     async with setting.gateway(*flags) as own:
         for n_senders in (0, at_once):
             async with _opened(setting, own, n_streams, n_tokens=10**6) as streams:
-                rows.append(await _strained(setting, own, streams, n_senders, seconds))
+                rows.append(await _strained(setting, own, streams, n_senders, n_bytes, seconds))
     return rows
 
 
@@ -90,6 +96,7 @@ async def _strained(
     server: OwnServer,
     streams: Sequence[Exchange],
     n_senders: int,
+    n_bytes: int,
     seconds: float,
 ) -> dict[str, object]:
     ends_at = time.perf_counter() + seconds
@@ -99,8 +106,9 @@ async def _strained(
 
     async def send(sender: int) -> None:
         exchange = await Exchange.open(server.url)
-        while time.perf_counter() < ends_at:
-            await exchange.ask(setting.request(server.url, _large(setting, sender, sent[sender])))
+        while not sent[sender] or time.perf_counter() < ends_at:
+            body = _large(setting, sender, sent[sender], n_bytes)
+            await exchange.ask(setting.request(server.url, body))
             sent[sender] += 1
         exchange.close()
 
@@ -111,7 +119,7 @@ async def _strained(
     return {
         "large_prompts_at_once": n_senders,
         "large_prompts_answered": sum(sent),
-        "large_prompt_bytes": LARGE_BYTES,
+        "large_prompt_bytes": n_bytes,
         "health_requests": len(health),
         "health_p50_ms": round(1000 * quantile(health, 0.5), 2),
         "health_p99_ms": round(1000 * quantile(health, 0.99), 2),
@@ -133,8 +141,8 @@ async def _health(setting: Setting, server: OwnServer, ends_at: float) -> list[f
     return found
 
 
-def _large(setting: Setting, sender: int, turn: int) -> bytes:
-    """Return a body of about LARGE_BYTES, unlike all others from its beginning on."""
+def _large(setting: Setting, sender: int, turn: int, n_bytes: int) -> bytes:
+    """Return a body of about `n_bytes`, unlike all others from its beginning on."""
     sentence = f"Sender {sender} writes letter {turn} to the bank, and asks for an answer. "
-    text = sentence * (LARGE_BYTES // len(sentence))
+    text = sentence * (n_bytes // len(sentence))
     return setting.chat(text, n_tokens=1, is_streamed=False)

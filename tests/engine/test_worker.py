@@ -146,6 +146,19 @@ def gateway(tmp_path: Path) -> Iterator[Gateway]:
         gateway.process.wait(timeout=60)
 
 
+@pytest.fixture(scope="module")
+def serving(tmp_path_factory: pytest.TempPathFactory, model_folder: Path) -> Iterator[Gateway]:
+    """The other end of a worker that serves the tiny model, for tests that leave it doing so."""
+    gateway = Gateway(tmp_path_factory.mktemp("worker"))
+    try:
+        assert isinstance(gateway.start(model_folder), Ready)
+        yield gateway
+    finally:
+        gateway.stream.close()
+        gateway.process.kill()
+        gateway.process.wait(timeout=60)
+
+
 def request(name: str, n_prompt: int = 40, n_tokens: int = 5) -> Submit:
     return Submit(
         GenerationRequest(
@@ -197,13 +210,12 @@ def test_a_restarted_worker_finds_its_prefixes_on_the_disk(
     assert found == [(0, {}), (32, {"disk": 32})]
 
 
-def test_cancelled_request_ends_and_releases(gateway: Gateway, model_folder: Path) -> None:
+def test_cancelled_request_ends_and_releases(serving: Gateway) -> None:
     """A cancel on the wire ends the request within a step, with nothing held."""
-    gateway.start(model_folder)
-    gateway.send(request("long", n_tokens=400))
-    events = gateway.events("long")
+    serving.send(request("long", n_tokens=400))
+    events = serving.events("long")
     next(events)
-    gateway.send(Cancel(RequestId("long")))
+    serving.send(Cancel(RequestId("long")))
     last, step = list(events)[-1]
     assert isinstance(last, Failed)
     assert last.kind is FailureKind.CANCELLED
@@ -261,37 +273,34 @@ def outcome(gateway: Gateway, name: str) -> tuple[list[int], Finished | Failed]:
     return [t for each in events if isinstance(each, Delta) for t in each.token_ids], last
 
 
-def test_adapters_come_and_go_over_the_wire(
-    gateway: Gateway, model_folder: Path, tmp_path: Path
-) -> None:
+def test_adapters_come_and_go_over_the_wire(serving: Gateway, tmp_path: Path) -> None:
     """A worker loads, reloads and unloads adapters while it serves, and refuses by name."""
     folder = write_adapter(tmp_path / "adapter", tiny_model("llama"))
-    gateway.start(model_folder)
-    loaded = answer_to(gateway, LoadAdapter(1, "a", str(folder)))
+    loaded = answer_to(serving, LoadAdapter(1, "a", str(folder)))
     assert isinstance(loaded, Changed)
     assert [adapter.name for adapter in loaded.model.adapters] == ["a"]
     found = {}
     for name, adapter in (("plain", None), ("first", "a"), ("hit", "a")):
-        gateway.send(with_adapter(name, adapter))
-        tokens, last = outcome(gateway, name)
+        serving.send(with_adapter(name, adapter))
+        tokens, last = outcome(serving, name)
         assert isinstance(last, Finished)
         found[name] = tokens, last.usage.cached_tokens
     assert found["first"] == (found["hit"][0], 0)
     assert found["hit"][1] == 32
     assert found["plain"][0] != found["first"][0]
     write_adapter(folder, tiny_model("llama"), seed=9)
-    answer_to(gateway, LoadAdapter(2, "a", str(folder)))
-    gateway.send(with_adapter("new", "a"))
-    tokens, last = outcome(gateway, "new")
+    answer_to(serving, LoadAdapter(2, "a", str(folder)))
+    serving.send(with_adapter("new", "a"))
+    tokens, last = outcome(serving, "new")
     assert isinstance(last, Finished)
     assert (tokens != found["first"][0], last.usage.cached_tokens) == (True, 0)
-    assert isinstance(answer_to(gateway, UnloadAdapter(3, "a")), Changed)
-    refused = answer_to(gateway, UnloadAdapter(4, "a"))
+    assert isinstance(answer_to(serving, UnloadAdapter(3, "a")), Changed)
+    refused = answer_to(serving, UnloadAdapter(4, "a"))
     assert isinstance(refused, ChangeRefused)
     assert "'a'" in refused.message
-    gateway.send(with_adapter("gone", "a"))
-    assert isinstance(outcome(gateway, "gone")[1], Failed)
-    bad = answer_to(gateway, LoadAdapter(5, "b", str(tmp_path / "nowhere")))
+    serving.send(with_adapter("gone", "a"))
+    assert isinstance(outcome(serving, "gone")[1], Failed)
+    bad = answer_to(serving, LoadAdapter(5, "b", str(tmp_path / "nowhere")))
     assert isinstance(bad, ChangeRefused)
     assert "nowhere" in bad.message
 
@@ -344,41 +353,37 @@ def cached(gateway: Gateway, name: str) -> int:
     return last.usage.cached_tokens
 
 
-def test_each_order_of_an_operator_is_answered_once(gateway: Gateway, model_folder: Path) -> None:
+def test_each_order_of_an_operator_is_answered_once(serving: Gateway) -> None:
     """Prompts are published and retired, all is invalidated, shared out and shown over the wire."""
-    gateway.start(model_folder)
-    read = answer_to(gateway, Publish(1, publication("p")))
+    read = answer_to(serving, Publish(1, publication("p")))
     assert isinstance(read, PromptRead)
     assert read.state.cached_tokens == 32
-    assert isinstance(answer_to(gateway, Publish(2, publication("p"))), ChangeRefused)
-    assert isinstance(answer_to(gateway, Publish(3, publication("q", 15))), ChangeRefused)
-    assert cached(gateway, "hit") == 40
-    assert isinstance(answer_to(gateway, Retire(4, "p")), Done)
+    assert isinstance(answer_to(serving, Publish(2, publication("p"))), ChangeRefused)
+    assert isinstance(answer_to(serving, Publish(3, publication("q", 15))), ChangeRefused)
+    assert cached(serving, "hit") == 40
+    assert isinstance(answer_to(serving, Retire(4, "p")), Done)
     everything = Invalidation(kind=InvalidationKind.EVERYTHING)
-    assert isinstance(answer_to(gateway, Invalidate(5, everything)), Done)
-    assert cached(gateway, "miss") == 0
+    assert isinstance(answer_to(serving, Invalidate(5, everything)), Done)
+    assert cached(serving, "miss") == 0
     quotas = {"t": TenantQuota(reserved_tokens=10**9)}
-    refused = answer_to(gateway, SetQuotas(6, quotas))
+    refused = answer_to(serving, SetQuotas(6, quotas))
     assert isinstance(refused, ChangeRefused)
     assert "reserve" in refused.message
-    assert isinstance(answer_to(gateway, SetQuotas(7, {"t": TenantQuota(weight=2)})), Done)
-    shown = answer_to(gateway, Inspect(8, 10**9))
+    assert isinstance(answer_to(serving, SetQuotas(7, {"t": TenantQuota(weight=2)})), Done)
+    shown = answer_to(serving, Inspect(8, 10**9))
     assert isinstance(shown, Inspected)
     assert {tree.tenant for tree in shown.inspection.trees if tree.is_current} == {"default"}
     assert shown.inspection.publications == []
 
 
-def test_a_publication_that_is_retired_as_it_is_read_is_answered(
-    gateway: Gateway, model_folder: Path
-) -> None:
+def test_a_publication_that_is_retired_as_it_is_read_is_answered(serving: Gateway) -> None:
     """Whoever waits for it is told before the retirement is; an id may be used after that."""
-    gateway.start(model_folder)
-    gateway.send(Publish(1, publication("p", 200)))
-    gateway.send(Retire(2, "p"))
-    gateway.send(Publish(3, publication("p", 200)))
+    serving.send(Publish(1, publication("p", 200)))
+    serving.send(Retire(2, "p"))
+    serving.send(Publish(3, publication("p", 200)))
     answers: list[Answer] = []
     while len(answers) < 3:
-        if isinstance(message := gateway.receive(), Answer):
+        if isinstance(message := serving.receive(), Answer):
             answers.append(message)
     assert [type(answer) for answer in answers] == [ChangeRefused, Done, PromptRead]
     assert [answer.change_id for answer in answers] == [1, 2, 3]

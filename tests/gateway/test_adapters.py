@@ -9,6 +9,7 @@ from pathlib import Path
 import openai
 import psutil
 import pytest
+import pytest_asyncio
 from click.testing import CliRunner
 
 from gateway.backends.local import LocalBackend
@@ -19,6 +20,7 @@ from prefixcache.config import EngineConfig
 from tests.support.adapters import write_adapter
 from tests.support.architectures import tiny_model
 from tests.support.gateways import MODEL, Gateway, running_gateway
+from tests.support.inline import InlineBackend
 from tests.support.models import write_tiny_model
 from tests.support.waiting import until
 
@@ -34,15 +36,15 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def config(folders: Path, **adapters: str) -> EngineConfig:
-    return EngineConfig(
-        model=str(folders / "model"), kv_memory_bytes=8 << 20, threads=1, adapters=adapters
-    )
-
-
-@pytest.fixture
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def gateway(folders: Path) -> AsyncIterator[Gateway]:
-    backend = LocalBackend(config(folders, one=str(folders / "one")), restart_delay_seconds=0.01)
+    config = EngineConfig(
+        model=str(folders / "model"),
+        kv_memory_bytes=8 << 20,
+        threads=1,
+        adapters={"one": str(folders / "one")},
+    )
+    backend = LocalBackend(config, restart_delay_seconds=0.01)
     async with running_gateway(backend) as gateway:
         yield gateway
 
@@ -59,6 +61,7 @@ async def ask(gateway: Gateway, model: str, prompt: str = "rain " * 40) -> tuple
     return answer.choices[0].text, cached, answer.model
 
 
+@pytest.mark.asyncio(loop_scope="module")
 async def test_adapters_are_models_of_their_own(gateway: Gateway) -> None:
     """Each is listed with its parent and answers by its name, with a cache of its own."""
     _, listed = await _get(gateway, "/v1/models")
@@ -68,6 +71,8 @@ async def test_adapters_are_models_of_their_own(gateway: Gateway) -> None:
         ("one", MODEL),
     ]
     assert (await _get(gateway, "/v1/models/one"))[1]["parent"] == MODEL
+    with pytest.raises(openai.NotFoundError, match=f"'{MODEL}', 'one' are"):
+        await ask(gateway, "two")
     plain, _, _ = await ask(gateway, MODEL)
     adapted, cached, name = await ask(gateway, "one")
     assert (cached, name) == (0, "one")
@@ -81,12 +86,7 @@ async def test_adapters_are_models_of_their_own(gateway: Gateway) -> None:
     assert chat.model == "one"
 
 
-async def test_unknown_models_are_told_what_there_is(gateway: Gateway) -> None:
-    """A name that is no model's and no adapter's is a 404 that lists the names."""
-    with pytest.raises(openai.NotFoundError, match=f"'{MODEL}', 'one' are"):
-        await ask(gateway, "two")
-
-
+@pytest.mark.asyncio(loop_scope="module")
 async def test_adapters_come_and_go_while_the_server_runs(gateway: Gateway, folders: Path) -> None:
     """What is loaded is served at once, outlives a worker's death, and is gone when unloaded."""
     backend = gateway.backend
@@ -131,19 +131,11 @@ async def test_weights_are_reloaded_while_the_server_runs(folders: Path, tmp_pat
 
 async def test_an_adapter_cannot_have_the_models_name(folders: Path) -> None:
     """Which of the two a request means could not be told."""
-    backend = LocalBackend(config(folders, **{MODEL: str(folders / "one")}))
+    adapter = {MODEL: str(folders / "one")}
+    backend = InlineBackend.load(folders / "model", 8 << 20, **adapter)
     with pytest.raises(BadModelError, match=MODEL):
         async with running_gateway(backend):
             pass
-    await backend.close()
-
-
-async def test_an_adapter_that_is_not_there_stops_the_start(folders: Path) -> None:
-    """It is bad input, told by the adapter's name."""
-    backend = LocalBackend(config(folders, one="/nowhere"))
-    with pytest.raises(BadModelError, match="'one'"):
-        await backend.start()
-    await backend.close()
 
 
 @pytest.mark.parametrize("given", ["one", "=folder", "one=", ""])

@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from gateway.backends.local import LocalBackend
-from prefixcache.config import EngineConfig
 from tests.support.bodies import CHAT, TEXT
 from tests.support.gateways import MODEL, Gateway, running_gateway
+from tests.support.inline import InlineBackend
 from tests.support.models import write_tiny_model
 from tests.support.traces import CASES, needs_cases
 from tests.support.waiting import until
@@ -60,8 +59,7 @@ async def gateway(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Gat
     settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     longer = settings | {"max_position_embeddings": CONTEXT_TOKENS}
     (folder / "config.json").write_text(json.dumps(longer), encoding="utf-8")
-    config = EngineConfig(model=str(folder), kv_memory_bytes=16 << 20, threads=1)
-    async with running_gateway(LocalBackend(config)) as running:
+    async with running_gateway(InlineBackend.load(folder, 16 << 20)) as running:
         yield running
 
 

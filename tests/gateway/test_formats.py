@@ -13,10 +13,9 @@ import pytest
 import pytest_asyncio
 from pydantic import BaseModel
 
-from gateway.backends.local import LocalBackend
-from prefixcache.config import EngineConfig
 from prefixcache.types import FinishReason
 from tests.support.gateways import MODEL, Gateway, running_gateway
+from tests.support.inline import InlineBackend
 from tests.support.models import write_tiny_model
 from tests.support.scripted import ScriptedBackend
 from tests.support.tokenizers import write_chat_tokenizer
@@ -38,8 +37,7 @@ class Colour(BaseModel):
 async def gateway(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Gateway]:
     folder = tmp_path_factory.mktemp("model")
     write_tiny_model(folder)
-    config = EngineConfig(model=str(folder), kv_memory_bytes=1 << 22, threads=1)
-    async with running_gateway(LocalBackend(config)) as running:
+    async with running_gateway(InlineBackend.load(folder, 1 << 22)) as running:
         yield running
 
 

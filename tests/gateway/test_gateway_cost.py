@@ -77,10 +77,14 @@ def test_the_command_measures_all_that_it_says(tmp_path: Path) -> None:
     write_chat_tokenizer(model)
     file = tmp_path / "result.json"
     sizes = ("--at-once", "2", "--seconds", "0.1", "--repeats", "1", "--tokens", "8")
-    few = ("--streams", "10", "--large-seconds", "0.1", "--model", str(model))
+    few = ("--streams", "10", "--large-seconds", "0.1", "--large-bytes", "100000")
     command = (sys.executable, "-m", "gateway.cli", "bench", "gateway", "--json", str(file))
     done = subprocess.run(
-        [*command, *sizes, *few], capture_output=True, text=True, timeout=200, check=False
+        [*command, *sizes, *few, "--model", str(model)],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     result = json.loads(file.read_text(encoding="utf-8"))

@@ -10,10 +10,8 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.backends.local import LocalBackend
 from gateway.memory import TenantMemory
 from gateway.own_answers import OwnAnswers, Scope
-from prefixcache.config import EngineConfig
 from prefixcache.index import pack, unpack
 from prefixcache.text import Tokenizer
 from prefixcache.types import (
@@ -26,6 +24,7 @@ from prefixcache.types import (
     Usage,
 )
 from tests.support.gateways import MODEL, Gateway, running_gateway
+from tests.support.inline import InlineBackend
 from tests.support.models import write_tiny_model
 from tests.support.scripted import ScriptedBackend
 from tests.support.tokenizers import TURN_END, write_chat_tokenizer
@@ -286,8 +285,7 @@ def test_marks_are_no_text() -> None:
 @pytest.fixture
 async def real(tmp_path: Path) -> AsyncIterator[Gateway]:
     write_tiny_model(tmp_path)
-    config = EngineConfig(model=str(tmp_path), kv_memory_bytes=8 << 20, threads=1)
-    async with running_gateway(LocalBackend(config)) as gateway:
+    async with running_gateway(InlineBackend.load(tmp_path, 8 << 20)) as gateway:
         yield gateway
 
 

@@ -13,9 +13,8 @@ from anthropic import AsyncAnthropic
 from google import genai
 from google.genai import types
 
-from gateway.backends.local import LocalBackend
-from prefixcache.config import EngineConfig
 from tests.support.gateways import MODEL
+from tests.support.inline import InlineBackend
 from tests.support.models import write_tiny_model
 from tests.support.tenancy import ACME, BETA, Keyed, keyed_gateway
 
@@ -30,8 +29,7 @@ N_ASKED = 8  # at least one answer is in tokens that a tokenizer would not choos
 async def keyed(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Keyed]:
     folder: Path = tmp_path_factory.mktemp("tiny")
     write_tiny_model(folder)
-    config = EngineConfig(model=str(folder), kv_memory_bytes=8 << 20, threads=1)
-    async with keyed_gateway(LocalBackend(config)) as running:
+    async with keyed_gateway(InlineBackend.load(folder, 8 << 20)) as running:
         yield running
 
 

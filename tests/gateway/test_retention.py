@@ -48,7 +48,7 @@ async def kept(tmp_path: Path) -> AsyncIterator[Kept]:
     write_chat_tokenizer(tmp_path)
     clock = HandClock()
     bench = Bench(n_blocks=N_BLOCKS, tokenizer=Tokenizer.load(tmp_path), clock=clock)
-    async with running_gateway(InlineBackend(bench, tmp_path)) as gateway:
+    async with running_gateway(InlineBackend(bench.engine, tmp_path)) as gateway:
         yield Kept(gateway, clock)
 
 

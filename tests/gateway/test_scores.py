@@ -12,10 +12,9 @@ import pytest_asyncio
 import torch
 from transformers import AutoModelForCausalLM
 
-from gateway.backends.local import LocalBackend
-from prefixcache.config import EngineConfig
 from prefixcache.text import Tokenizer
 from tests.support.gateways import MODEL, Gateway, echo_backend, running_gateway
+from tests.support.inline import InlineBackend
 from tests.support.models import write_tiny_model
 
 PROMPT = "hello world, the question"
@@ -30,8 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def gateway(folder: Path) -> AsyncIterator[Gateway]:
-    config = EngineConfig(model=str(folder), kv_memory_bytes=1 << 22, threads=1, weights="float32")
-    async with running_gateway(LocalBackend(config)) as running:
+    async with running_gateway(InlineBackend.load(folder, 1 << 22)) as running:
         yield running
 
 

@@ -11,8 +11,6 @@ import openai
 import pytest
 import pytest_asyncio
 
-from gateway.backends.local import LocalBackend
-from prefixcache.config import EngineConfig
 from prefixcache.text import PromptEncoder, Tokenizer
 from prefixcache.types import FinishReason
 from tests.support.gateways import MODEL, Gateway, running_gateway
@@ -73,8 +71,7 @@ def write_tool_model(folder: Path, template: str = HERMES) -> None:
 async def gateway(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Gateway]:
     folder = tmp_path_factory.mktemp("model")
     write_tool_model(folder)
-    config = EngineConfig(model=str(folder), kv_memory_bytes=1 << 22, threads=1)
-    async with running_gateway(LocalBackend(config)) as running:
+    async with running_gateway(InlineBackend.load(folder, 1 << 22)) as running:
         yield running
 
 
@@ -197,7 +194,7 @@ async def test_a_call_is_forced_in_deepseeks_format(tmp_path: Path) -> None:
     write_chat_tokenizer(tmp_path)
     (tmp_path / "chat_template.jinja").write_text(DEEPSEEK, encoding="utf-8")
     bench = Bench(tokenizer=Tokenizer.load(tmp_path), eos_token_id=2, kv_memory_bytes=1 << 22)
-    async with running_gateway(InlineBackend(bench, tmp_path)) as gateway:
+    async with running_gateway(InlineBackend(bench.engine, tmp_path)) as gateway:
         options: Any = {"tool_choice": "required", "parallel_tool_calls": False}
         reply = await chat(gateway, tools=[WEATHER], seed=1, **options)
         (call,) = reply.choices[0].message.tool_calls
@@ -366,8 +363,7 @@ async def test_marks_that_are_special_tokens_are_seen(tmp_path: Path) -> None:
         }
     )
     file.write_text(json.dumps(definition), encoding="utf-8")
-    config = EngineConfig(model=str(tmp_path), kv_memory_bytes=1 << 22, threads=1)
-    async with running_gateway(LocalBackend(config)) as gateway:
+    async with running_gateway(InlineBackend.load(tmp_path, 1 << 22)) as gateway:
         reply = await chat(
             gateway, tools=[WEATHER], tool_choice="required", parallel_tool_calls=False, seed=1
         )

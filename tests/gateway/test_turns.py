@@ -28,7 +28,7 @@ async def test_a_tag_at_the_end_of_a_prompt_costs_its_own_tokens_alone(tmp_path:
     bench = Bench(n_blocks=200, tokenizer=Tokenizer.load(tmp_path))
     first = {"role": "user", "content": "hello world alpha " * 6}
     said = [{"role": "assistant", "content": "OK"}, {"role": "user", "content": "next"}]
-    async with running_gateway(InlineBackend(bench, tmp_path), own_answers=False) as gateway:
+    async with running_gateway(InlineBackend(bench.engine, tmp_path), own_answers=False) as gateway:
 
         async def send(path: str, turns: Sequence[dict[str, str]], **fields: Any) -> Any:
             body = {"model": MODEL, "messages": list(turns), **fields}

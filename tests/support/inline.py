@@ -1,14 +1,17 @@
-"""A test's own engine behind a gateway: no worker, so that the test has its clock and its pool."""
+"""An engine of the test's own process behind a gateway: its clock, its pool, no worker to start."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import msgspec
 
+from prefixcache.config import EngineConfig
+from prefixcache.engine import Engine
 from prefixcache.types import (
     EngineStats,
     Event,
@@ -18,24 +21,35 @@ from prefixcache.types import (
     ModelInfo,
     RequestId,
 )
-from tests.support.models import Bench
 
 
 class InlineBackend:
     """A `Backend` whose engine is stepped by whoever reads its events."""
 
-    def __init__(self, bench: Bench, folder: Path) -> None:
-        """Serve `bench`; `folder` has its tokenizer."""
-        self.bench = bench
+    def __init__(self, engine: Engine, folder: Path) -> None:
+        """Serve what `engine` does; `folder` has its tokenizer."""
+        self._engine = engine
         self._folder = folder
         self._events: defaultdict[RequestId, list[Event]] = defaultdict(list)
         self.is_ready = True
 
+    @classmethod
+    def load(cls, folder: Path, kv_memory_bytes: int, **adapters: str) -> InlineBackend:
+        """Serve the model in `folder`, and adapters by name, loaded as a worker loads them."""
+        config = EngineConfig(
+            model=str(folder),
+            kv_memory_bytes=kv_memory_bytes,
+            threads=1,
+            weights="float32",
+            adapters=adapters,
+        )
+        return cls(Engine.load(config, env=os.environ, report=lambda _: None), folder)
+
     async def start(self) -> ModelInfo:
-        return msgspec.structs.replace(self.bench.engine.info, folder=str(self._folder))
+        return msgspec.structs.replace(self._engine.info, folder=str(self._folder))
 
     async def generate(self, request: GenerationRequest) -> AsyncIterator[Event]:
-        engine = self.bench.engine
+        engine = self._engine
         engine.submit(request)
         try:
             while True:
@@ -51,7 +65,7 @@ class InlineBackend:
             self._events.pop(request.request_id, None)
 
     def stats(self) -> EngineStats:
-        return self.bench.engine.stats()
+        return self._engine.stats()
 
     async def close(self) -> None:
         self.is_ready = False
