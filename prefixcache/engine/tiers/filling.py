@@ -79,20 +79,18 @@ class Filling:
         return max(start, self._cache.copies.first_seen(index, position))
 
     def _reach(self, pieces: Several[Piece], start: int, stop: int) -> int:
-        """Return the last block up to which all that the token after it sees is there."""
-        while stop > start and not self._is_complete(pieces, start, stop):
+        """Return the last block up to which all that the token after it sees is there.
+
+        Cost: O(1) for each block of the pieces and each group.
+        """
+        groups = range(len(self._store.layout.groups))
+        begins = [_run_begins(pieces, group, start) for group in groups]
+        while stop > start and not all(
+            begins[group][stop - start - 1] <= self._first_needed(group, start, stop)
+            for group in groups
+        ):
             stop -= 1
         return stop
-
-    def _is_complete(self, pieces: Several[Piece], start: int, stop: int) -> bool:
-        for group in range(len(self._store.layout.groups)):
-            lowest = self._first_needed(group, start, stop)
-            for piece in pieces:
-                first = max(lowest, piece.start)
-                last = min(stop, piece.start + piece.n_blocks)
-                if any(not piece.has(group, block) for block in range(first, last)):
-                    return False
-        return True
 
     def _count(self, sequence: Sequence, pieces: Several[Piece], stop: int) -> None:
         found: dict[str, int] = {}
@@ -106,3 +104,18 @@ class Filling:
             hits.requests += 1
             hits.tokens += n_tokens
         sequence.tier_tokens = found
+
+
+def _run_begins(pieces: Several[Piece], group: int, start: int) -> list[int]:
+    """Return for each block of the pieces, from `start` on, where what is there up to it begins.
+
+    A block that is not there has the one behind it.
+    """
+    begins: list[int] = []
+    begin = start
+    for piece in pieces:
+        for block in range(piece.start, piece.start + piece.n_blocks):
+            if not piece.has(group, block):
+                begin = block + 1
+            begins.append(begin)
+    return begins

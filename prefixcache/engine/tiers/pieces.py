@@ -44,10 +44,11 @@ class HostPiece:
         self._host = host
         self._copy = copy
         self._first = first
+        self._first_of = [copy.first_of(group) for group in range(len(copy.parts))]
 
     def has(self, group: int, block: int) -> bool:
         """See `Piece`."""
-        return block - self.start + self._first >= self._copy.first_of(group)
+        return block - self.start + self._first >= self._first_of[group]
 
     def write(self, group: int, block: int, runs: Runs) -> None:
         """See `Piece`."""

@@ -157,17 +157,34 @@ class Tiers:
                     self.host.touch(part.handle)
             self._make_room(-(-(sequence.n_tokens + 1) // self._size) - n_found)
 
-    def fill(self, sequence: Sequence, lease: Lease) -> None:
-        """Load what comes next after what a request has matched; `lease` tells how far it got."""
+    def fill(self, sequence: Sequence, lease: Lease) -> bool:
+        """Load what comes next after what a request has matched; `lease` tells how far it got.
+
+        Returns:
+            False: something went wrong midway. The lease is to be released, for it may lack what
+            the request sees; for another one nothing is loaded, and the rest is computed.
+        """
         sequence.tier_tokens, sequence.awaits_tier = {}, False
-        if not self.is_on:
-            return
+        if not (self.is_on and self._reads(sequence)):
+            return True
         with _edge("loading from a tier"):
-            pieces = self._pieces(sequence, lease) if self._reads(sequence) else []
+            pieces = self._pieces(sequence, lease)
             if pieces:
                 self._filling.fill(sequence, lease, pieces)
-            if self.lanes and lease.stores:
-                self._note_kept(sequence, lease)
+            return True
+        sequence.tier_tokens = {}
+        return False
+
+    def admit(self, sequence: Sequence, lease: Lease) -> None:
+        """Note from where on a request that is admitted has something new to keep."""
+        if not (self.lanes and lease.stores):
+            return
+        with _edge("looking for what is to be kept"):
+            path = self._path(sequence, lease)
+            use = self._uses[sequence]
+            if use.next_to_keep is None:
+                start = max(lease.stored_blocks, path.first_block)
+                use.next_to_keep = self._first_unkept(path, start)
 
     def keep(self, sequence: Sequence, lease: Lease) -> None:
         """Keep what a request has committed since the last call."""
@@ -268,13 +285,6 @@ class Tiers:
             use.path, use.passage = self._naming.path(sequence, passage), passage
             use.next_to_keep = None
         return use.path
-
-    def _note_kept(self, sequence: Sequence, lease: Lease) -> None:
-        """Note from where on a request that was admitted has something new to keep."""
-        path = self._path(sequence, lease)
-        use = self._uses[sequence]
-        if use.next_to_keep is None:
-            use.next_to_keep = self._first_unkept(path, max(lease.stored_blocks, path.first_block))
 
     def _first_unkept(self, path: Path, start: int) -> int:
         """Return the first block before `start` that some tier says it has not, or `start`."""
