@@ -65,6 +65,26 @@ def test_short_prompts_do_not_fill_the_room_of_windows_for_good(architecture: st
     assert bench.run(prompt_ids(9, seed=0), 1).cached_tokens == 0
 
 
+@pytest.mark.parametrize("architecture", ["llama", "gemma2", "mistral-window"])
+@pytest.mark.parametrize("is_exact", [True, False])
+def test_a_block_that_ends_with_the_prompt_is_loaded_too(
+    architecture: str, *, is_exact: bool
+) -> None:
+    """All but the prompt's last token is, as on the device, unless blocks are found whole alone."""
+    bench = Bench(architecture, token_exact_reuse=is_exact, **ROOM)
+    poison(bench)
+    first = bench.run(PROMPT[:40])
+    bench.engine.cache.evict(10_000)
+    again = bench.run(PROMPT[:40])
+    assert again.cached_tokens == (39 if is_exact else 36)
+    assert host_tokens(bench) == again.cached_tokens
+    assert again.finished.usage.written_tokens <= 40 - again.cached_tokens
+    assert again.token_ids == first.token_ids
+    assert oracle(bench.reference, PROMPT[:40], 8).is_same(again.token_ids)
+    bench.engine.cache.evict(10_000)
+    assert bench.run(PROMPT).cached_tokens == 40
+
+
 def test_a_tail_comes_back_behind_what_stayed() -> None:
     """The device's part and the host's add up; the next one finds all of it on the device."""
     bench = Bench(**ROOM)

@@ -94,6 +94,19 @@ def test_every_format_is_found_again_bit_for_bit(tmp_path: Path, name: str) -> N
     assert told[0] == told[1]
 
 
+def test_what_was_loaded_is_not_copied_out_again(servers: Servers) -> None:
+    """The tier that has it gets what was computed, and the block of the last token."""
+    old = servers.new()
+    old.run(PROMPT[:40], 1)
+    settled(old)
+    servers.tier.written.clear()
+    new = servers.new()
+    assert new.run(PROMPT[:40], 1).cached_tokens == 39
+    new.run([*PROMPT[:40], *range(9)], 1)
+    settled(new)
+    assert servers.tier.written == [1, 2]
+
+
 def test_a_disk_keeps_prefixes_over_a_restart(servers: Servers, tmp_path: Path) -> None:
     """The real one, closed with the engine and opened again; the answer of a chat is there too."""
     old = servers.new(tier=DiskTier(tmp_path, max_bytes=1 << 22))

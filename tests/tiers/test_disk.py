@@ -207,6 +207,17 @@ def test_dead_records_give_their_room_back(tmp_path: Path) -> None:
     tier.close()
 
 
+def test_neighbours_are_read_in_one(tmp_path: Path) -> None:
+    """Their parts lie at one distance in one buffer, so that they can be written as they lie."""
+    tier = DiskTier(tmp_path, max_bytes=MAX_BYTES)
+    stored = records(range(40))
+    tier.write(stored)
+    parts = [record.parts[0] for record in tier.read(wanted(stored))]
+    assert len({id(part.obj) for part in parts if isinstance(part, memoryview)}) == 1
+    assert len(parts) == len(stored)
+    tier.close()
+
+
 def test_other_threads_may_ask_for_lengths(tmp_path: Path) -> None:
     """While one thread writes, gives up and invalidates, another gets honest answers."""
     tier = DiskTier(tmp_path, max_bytes=SMALL_BYTES)

@@ -46,58 +46,69 @@ class Filling:
         self.hits: dict[str, TierHits] = {}
 
     def fill(self, sequence: Sequence, lease: Lease, pieces: Several[Piece]) -> None:
-        """Write what `pieces` have, which follow each other and what the lease has stored."""
+        """Write what `pieces` have, which follow each other and what the lease has stored.
+
+        All but the prompt's last token count as loaded then, and whole blocks of these are
+        committed.
+        """
         size, start = self._cache.block_size_tokens, lease.stored_blocks
-        stop = self._reach(pieces, start, start + sum(piece.n_blocks for piece in pieces))
-        if stop * size <= lease.cached_tokens:
+        most = sequence.n_tokens - 1
+        stop = self._reach(pieces, start, most)
+        n_loaded = min(stop * size, most)
+        if n_loaded <= lease.cached_tokens:
             return
         try:
-            self._cache.copies.skip_to(lease, stop * size)
+            self._cache.copies.skip_to(lease, n_loaded)
         except PoolExhaustedError:
             return
-        self._write(lease, pieces, start, stop)
-        self._cache.commit(lease, sequence.packed(stop * size))
-        self._count(sequence, pieces, stop)
-        self._cache.copies.count_loaded(lease, stop * size, n_prompt=sequence.n_tokens)
+        self._write(lease, pieces, start, n_loaded)
+        self._cache.commit(lease, sequence.packed(n_loaded // size * size))
+        self._count(sequence, pieces, n_loaded)
+        self._cache.copies.count_loaded(lease, n_loaded, n_prompt=sequence.n_tokens)
 
-    def _write(self, lease: Lease, pieces: Several[Piece], start: int, stop: int) -> None:
+    def _write(self, lease: Lease, pieces: Several[Piece], start: int, n_loaded: int) -> None:
+        stop = -(-n_loaded // self._cache.block_size_tokens)
         tables = self._groups.tables(lease)
         firsts = self._groups.first_blocks(lease)
         for piece in pieces:
             begin = self._clock()
             n_bytes = 0
             for group, (runs, first) in enumerate(zip(tables, firsts, strict=True)):
-                lowest = self._first_needed(group, start, stop)
+                lowest = self._first_needed(group, start, n_loaded)
                 n_written = write_between([piece], group, lowest, stop, runs, first)
                 n_bytes += n_written * self._store.block_bytes(group)
             if piece.tier == "host" and n_bytes:
                 self._host_speed.record(n_bytes, self._clock() - begin)
 
-    def _first_needed(self, group: int, start: int, stop: int) -> int:
+    def _first_needed(self, group: int, start: int, position: int) -> int:
+        """Return the first block from `start` on that the token at `position` sees."""
         index = group + self._groups.n_added
-        position = stop * self._cache.block_size_tokens
         return max(start, self._cache.copies.first_seen(index, position))
 
-    def _reach(self, pieces: Several[Piece], start: int, stop: int) -> int:
-        """Return the last block up to which all that the token after it sees is there.
+    def _reach(self, pieces: Several[Piece], start: int, most: int) -> int:
+        """Return the block up to which all that the token after it sees is there, the last such.
 
+        `most`: the last position that may be that token's.
         Cost: O(1) for each block of the pieces and each group.
         """
         groups = range(len(self._store.layout.groups))
         begins = [_run_begins(pieces, group, start) for group in groups]
+        size, stop = self._cache.block_size_tokens, start + len(begins[0])
         while stop > start and not all(
-            begins[group][stop - start - 1] <= self._first_needed(group, start, stop)
+            begins[group][stop - start - 1]
+            <= self._first_needed(group, start, min(stop * size, most))
             for group in groups
         ):
             stop -= 1
         return stop
 
-    def _count(self, sequence: Sequence, pieces: Several[Piece], stop: int) -> None:
+    def _count(self, sequence: Sequence, pieces: Several[Piece], n_loaded: int) -> None:
         found: dict[str, int] = {}
+        size = self._cache.block_size_tokens
         for piece in pieces:
-            n_blocks = min(stop, piece.start + piece.n_blocks) - piece.start
-            if n_blocks > 0:
-                n_tokens = n_blocks * self._cache.block_size_tokens
+            end = min(n_loaded, (piece.start + piece.n_blocks) * size)
+            n_tokens = end - piece.start * size
+            if n_tokens > 0:
                 found[piece.tier] = found.get(piece.tier, 0) + n_tokens
         for tier, n_tokens in found.items():
             hits = self.hits.setdefault(tier, TierHits())

@@ -76,6 +76,7 @@ class Tiers:
         news: threading.Event,
         reads: Callable[[Sequence], bool],
         whole_group: int,
+        is_token_exact: bool,
     ) -> None:
         """Put it together; `engine/tiers/opening.py` makes the parts.
 
@@ -83,6 +84,7 @@ class Tiers:
             news: set whenever a tier's thread has something.
             reads: whether what is cached counts for a request.
             whole_group: a layer group of the index that has all positions.
+            is_token_exact: whether a prompt may find a part of a block.
         """
         self._cache, self._store = cache, store
         self._filling, self._worth = filling, worth
@@ -91,6 +93,7 @@ class Tiers:
         self._news = news
         self._reads = reads
         self._whole_group = whole_group
+        self._is_token_exact = is_token_exact
         self._uses: dict[Sequence, _Use] = {}
         self._size = cache.block_size_tokens
         if lanes:
@@ -126,8 +129,7 @@ class Tiers:
             )
             use.path, use.passage = self._naming.path(sequence, outlook.passage), outlook.passage
             start = max(outlook.n_known, use.path.first_block)
-            use.next_to_keep = self._first_unkept(use.path, start)
-            self.ahead.begin(sequence, use.path, start)
+            self.ahead.begin(sequence, use.path, start, self._stop(sequence))
 
     def is_reading(self, sequence: Sequence) -> bool:
         """Whether a request had better wait for what is being read."""
@@ -249,7 +251,7 @@ class Tiers:
         """Return what may be loaded behind what a lease has stored: host first, then what came."""
         pieces: list[Piece] = []
         start = lease.stored_blocks
-        last = (sequence.n_tokens - 1) // self._size
+        last = self._stop(sequence)
         if self.host is not None:
             away = self._cache.copies.away(lease, sequence.packed(last * self._size))
             n_tokens = sum(part.n_blocks for part in away) * self._size
@@ -260,6 +262,14 @@ class Tiers:
                     self.host.touch(handle)
                     start = part.start_block + part.n_blocks
         return pieces + self._fetched(sequence, lease, start, last)
+
+    def _stop(self, sequence: Sequence) -> int:
+        """Return the block that nothing is loaded from on: a prompt's last token is computed.
+
+        A block that ends with it is loaded where whatever is cached may end midway in a block.
+        """
+        is_whole = self._is_token_exact and sequence.published is None
+        return (sequence.n_tokens - (not is_whole)) // self._size
 
     def _fetched(self, sequence: Sequence, lease: Lease, start: int, last: int) -> list[Piece]:
         """Return what was read ahead and goes on from block `start`."""

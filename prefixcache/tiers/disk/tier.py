@@ -22,8 +22,8 @@ _MIN_SEGMENT_BYTES = 1 << 12
 _MAX_SEGMENT_BYTES = 1 << 28
 _N_SEGMENTS = 16  # of a full folder, or more
 _BATCH_BYTES = 1 << 23  # are written in one call
-_MOST_READ = 64  # records in one call,
-_READ_BYTES = 1 << 26  # and bytes
+_READ_BYTES = (1 << 22) - 1  # in one call: checked while the processor has them, and freed
+# memory of this size is used again, where more would be taken anew from the system
 
 
 class DiskTier:
@@ -205,4 +205,4 @@ def _goes_on(run: Sequence[Entry], entry: Entry) -> bool:
         last.offset + last.n_bytes,
     )
     end = entry.offset + entry.n_bytes
-    return is_next and len(run) < _MOST_READ and end - run[0].offset <= _READ_BYTES
+    return is_next and end - run[0].offset <= _READ_BYTES
