@@ -12,9 +12,10 @@ import pytest
 from prefixcache.config import EngineConfig
 from prefixcache.control import Invalidation, InvalidationKind
 from prefixcache.engine.tiers import open_lasting
+from prefixcache.engine.tiers.late import LateTier
 from prefixcache.errors import ConfigError
 from prefixcache.tiers import BlockRecord
-from prefixcache.tiers.disk import DiskTier
+from prefixcache.tiers.disk import DiskTier, survey
 from tests.engine.test_invariant import ScoredBench
 from tests.support.kv import CPU_FORMATS
 from tests.support.models import ARCHITECTURES, Bench, oracle, prompt_ids
@@ -117,6 +118,16 @@ def test_a_disk_keeps_prefixes_over_a_restart(servers: Servers, tmp_path: Path) 
     again = new.run(turn, 4)
     assert again.cached_tokens == (len(PROMPT) + 13 - 1) // 4 * 4
     assert oracle(new.reference, turn, 4).is_same(again.token_ids)
+
+
+def test_stats_tell_what_a_disk_holds(servers: Servers, tmp_path: Path) -> None:
+    """What its files take, and may take; another tier may not know."""
+    bench = servers.new(tier=LateTier(lambda: DiskTier(tmp_path, max_bytes=1 << 22)))
+    bench.run(PROMPT)
+    settled(bench)
+    shown = bench.engine.stats().tiers["disk"]
+    assert (shown.size_bytes, shown.used_bytes) == (1 << 22, survey(tmp_path, verify=False).n_bytes)
+    assert servers.new().engine.stats().tiers["disk"].size_bytes is None
 
 
 def test_a_start_that_is_refused_lets_go_of_the_folder(tmp_path: Path) -> None:

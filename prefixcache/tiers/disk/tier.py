@@ -14,6 +14,7 @@ from prefixcache.tiers.disk.shelf import Shelf, Written
 from prefixcache.tiers.disk.sidecar import Entry
 from prefixcache.tiers.frames import framed
 from prefixcache.tiers.keys import StoredScope
+from prefixcache.tiers.protocol import Room
 from prefixcache.tiers.records import BlockRecord, WantedBlock
 from prefixcache.tiers.refusals import Refusals, RefusedError
 
@@ -75,6 +76,10 @@ class DiskTier:
     def n_bytes(self) -> int:
         """Of all files in the folder, with what closing them adds."""
         return self._shelf.n_bytes
+
+    def room(self) -> Room:
+        """Return the limit, and the bytes of all files as they are now."""
+        return Room(self._shelf.max_bytes, self._shelf.files_bytes)
 
     def likely_length(self, keys: Sequence[bytes]) -> int:
         """Return how many leading keys it holds; nothing on the disk is looked at."""
