@@ -6,7 +6,6 @@ import asyncio
 import logging
 import sys
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TypeVar
@@ -16,6 +15,7 @@ import msgspec
 from gateway.backends.changes import PendingChanges, Standing
 from gateway.backends.process import WorkerProcess, launch_worker
 from gateway.backends.streams import EventStream
+from gateway.backends.totals import after
 from gateway.backends.watchdog import Watchdog
 from gateway.config import GatewayConfig
 from gateway.errors import ChangeRefusedError, NotReadyError, StartError
@@ -56,7 +56,6 @@ IDLE_STATS = EngineStats(
 _A = TypeVar("_A", bound=wire.Answer)
 _DEFAULTS = GatewayConfig()
 _log = logging.getLogger(__name__)
-_TOTALS = tuple(name for name in EngineStats.__struct_fields__ if name.endswith("_total"))
 _GRACE_SECONDS = 3.0  # for a worker that was told to stop; its tiers take 2 of them
 _LONGEST_DELAY_SECONDS = 30.0
 _HEARTBEATS = 6  # are due in the time after which a worker without any is held to hang
@@ -233,9 +232,7 @@ class LocalBackend:
 
     def stats(self) -> EngineStats:
         """Return the worker's latest numbers, with the totals of its predecessors added."""
-        sums = {name: getattr(self._past, name) + getattr(self._latest, name) for name in _TOTALS}
-        misses = Counter(self._past.misses) + Counter(self._latest.misses)
-        return msgspec.structs.replace(self._latest, **sums, misses=dict(misses))
+        return after(self._past, self._latest)
 
     async def close(self) -> None:
         """Fail what is in flight, stop the worker and reap it; kill it when it lingers."""

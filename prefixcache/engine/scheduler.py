@@ -155,7 +155,6 @@ class Scheduler:
         turns.admit(sequence)
         sequence.lease = lease
         sequence.n_admitted = sequence.n_tokens
-        self._tiers.fill(sequence, lease)
         sequence.n_computed = lease.cached_tokens
         self.running.append(sequence)
         self.tenants.charge(sequence.request.tenant, sequence.n_pending)
@@ -165,8 +164,17 @@ class Scheduler:
         return True
 
     def _acquire(self, sequence: Sequence) -> Lease:
+        """Return a new lease for a request, with what other tiers have for it."""
         self._windows.require_one()
         self._tiers.make_way(sequence)
+        lease = self._lease(sequence)
+        if not self._tiers.fill(sequence, lease):
+            self._cache.release(lease)  # windows may have let go of what it needs without the rest
+            lease = self._lease(sequence)
+        self._tiers.admit(sequence, lease)
+        return lease
+
+    def _lease(self, sequence: Sequence) -> Lease:
         worth, waiter = _worth(sequence), sequence.waiter
         if sequence.published is not None:
             lease = self._cache.prompts.acquire(sequence.published, priority=worth, waiter=waiter)

@@ -83,7 +83,9 @@ class Copies:
             core.windows.skip(lease.window_hold, lease.node, n_tokens, core.keeper.reclaim)
 
     def count_loaded(self, lease: Lease, n_tokens: int, *, n_prompt: int) -> None:
-        """Note that a request's first `n_tokens` tokens are committed and were not computed.
+        """Note that a request's first `n_tokens` tokens are there and were not computed.
+
+        Their whole blocks are committed; the last one may be the request's own until it is full.
 
         They count as cached, and not as written. With no more than a block of its `n_prompt`
         tokens left it has missed nothing.

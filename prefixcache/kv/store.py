@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
@@ -110,39 +112,41 @@ class KVStore:
         shape = self.layout.groups[group]
         return shape.bytes_per_token(self.layout.format) * self.layout.block_size_tokens
 
-    def copy_out(self, group: int, span: Span) -> Tensor:
-        """Copy consecutive blocks of a layer group to the host.
+    def copy_out(self, group: int, span: Span, room: Tensor | None = None) -> Tensor:
+        """Copy consecutive blocks of a layer group to the host, in one pass.
+
+        `room`: uint8 [n_blocks, block_bytes] on the host, to write to; None: new memory.
 
         Returns:
             uint8 [n_blocks, block_bytes]: a block's planes one after another, each of all layers.
             Whoever writes it back with `copy_in` has the same bits in the store.
         """
-        size = self.layout.block_size_tokens
-        slots = slice(span.first * size, (span.first + span.n_blocks) * size)
-        planes = [
-            plane[:, :, slots]
-            .reshape(*plane.shape[:2], span.n_blocks, size, -1)
-            .permute(2, 0, 1, 3, 4)
-            .reshape(span.n_blocks, -1)
-            .view(torch.uint8)
-            for plane in self._planes[group]
-        ]
-        return torch.cat(planes, dim=1).to("cpu")
+        if room is None:
+            room = torch.empty((span.n_blocks, self.block_bytes(group)), dtype=torch.uint8)
+        for plane, data in self._paired(group, span, room):
+            data.copy_(plane)
+        return room
 
     def copy_in(self, group: int, span: Span, data: Tensor) -> None:
-        """Write to consecutive blocks what `copy_out` has read from as many.
+        """Write to consecutive blocks what `copy_out` has read from as many, in one pass.
 
-        `data`: uint8 [n_blocks, block_bytes], on the host.
+        `data`: uint8 [n_blocks, block_bytes], on the host. Its rows may lie apart.
+        """
+        for plane, part in self._paired(group, span, data):
+            plane.copy_(part)
+
+    def _paired(self, group: int, span: Span, data: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield views of blocks in each plane and of their bytes in `data`.
+
+        Both are uint8 [n_blocks, layers, kv_heads, block_size_tokens, bytes of a position].
         """
         size = self.layout.block_size_tokens
-        slots = slice(span.first * size, (span.first + span.n_blocks) * size)
         at = 0
         for plane in self._planes[group]:
-            n_layers, kv_heads, _, width = plane.shape
-            n_bytes = n_layers * kv_heads * size * width * plane.element_size()
-            blocks = data[:, at : at + n_bytes].contiguous().view(plane.dtype)
-            shaped = blocks.view(span.n_blocks, n_layers, kv_heads, size, width)
-            plane[:, :, slots] = shaped.permute(1, 2, 0, 3, 4).flatten(2, 3).to(plane.device)
+            blocks = plane.view(torch.uint8).narrow(2, span.first * size, span.n_blocks * size)
+            shaped = blocks.view(*plane.shape[:2], span.n_blocks, size, -1).permute(2, 0, 1, 3, 4)
+            n_bytes = shaped[0].numel()
+            yield shaped, data.narrow(1, at, n_bytes).view(shaped.shape)
             at += n_bytes
 
     def _views(self, layer: int) -> tuple[Kept, Kept]:

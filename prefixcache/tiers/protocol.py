@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from prefixcache.tiers.keys import StoredScope
 from prefixcache.tiers.records import BlockRecord, WantedBlock
@@ -36,3 +36,18 @@ class BlockTier(Protocol):
 
     def close(self) -> None:
         """Finish what is begun, and let go of files and connections."""
+
+
+class Room(NamedTuple):
+    """How much a tier may hold, and what it holds now."""
+
+    size_bytes: int
+    used_bytes: int
+
+
+@runtime_checkable
+class HasRoom(Protocol):
+    """A tier whose room is its own, and known to it."""
+
+    def room(self) -> Room | None:
+        """Return it as far as it is known. From any thread; never waits."""

@@ -81,7 +81,8 @@ def largest_step(bench: Bench, first_step: int) -> int:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "least", "most"), [(60.0, MIN_TOKENS, 1.25 * QUIET_STEPS * MIN_TOKENS), (1e-4, 400, 400)]
+    ("seconds", "least", "most"),
+    [(60.0, MIN_TOKENS, 1.25 * QUIET_STEPS * MIN_TOKENS), (1e-4, 400, 400)],
 )
 def test_the_engine_paces_prompts_by_its_clock(seconds: float, least: int, most: int) -> None:
     """On a slow machine long prompts are cut small; on a fast one they are taken whole."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -62,6 +63,26 @@ def test_short_prompts_do_not_fill_the_room_of_windows_for_good(architecture: st
         bench.engine.cache.evict(10_000)
     assert bench.run(prompt_ids(9, seed=11), 1).cached_tokens == 8
     assert bench.run(prompt_ids(9, seed=0), 1).cached_tokens == 0
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gemma2", "mistral-window"])
+@pytest.mark.parametrize("is_exact", [True, False])
+def test_a_block_that_ends_with_the_prompt_is_loaded_too(
+    architecture: str, *, is_exact: bool
+) -> None:
+    """All but the prompt's last token is, as on the device, unless blocks are found whole alone."""
+    bench = Bench(architecture, token_exact_reuse=is_exact, **ROOM)
+    poison(bench)
+    first = bench.run(PROMPT[:40])
+    bench.engine.cache.evict(10_000)
+    again = bench.run(PROMPT[:40])
+    assert again.cached_tokens == (39 if is_exact else 36)
+    assert host_tokens(bench) == again.cached_tokens
+    assert again.finished.usage.written_tokens <= 40 - again.cached_tokens
+    assert again.token_ids == first.token_ids
+    assert oracle(bench.reference, PROMPT[:40], 8).is_same(again.token_ids)
+    bench.engine.cache.evict(10_000)
+    assert bench.run(PROMPT).cached_tokens == 40
 
 
 def test_a_tail_comes_back_behind_what_stayed() -> None:
@@ -184,3 +205,47 @@ def test_a_storm_hits_the_host() -> None:
     storm.run(60)
     storm.check_end()
     assert storm.engine.stats().tiers["host"].hit_tokens > 50
+
+
+class Failing:
+    """A method that fails once, in the call after the first `n_whole`, or at its end."""
+
+    def __init__(self, real: Callable[..., Any], n_whole: int, *, after: bool) -> None:
+        self.real, self.n_whole, self.after = real, n_whole, after
+        self.n_calls = 0
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        self.n_calls += 1
+        is_over = self.n_calls == self.n_whole + 1
+        result = None if is_over and not self.after else self.real(*arguments, **named)
+        if is_over:
+            raise RuntimeError("it fails on purpose")
+        return result
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gemma2"])
+@pytest.mark.parametrize("n_kept", [0, 6])
+@pytest.mark.parametrize("place", ["copy_in", "commit", "count_loaded"])
+def test_a_load_that_fails_midway_is_computed(
+    monkeypatch: pytest.MonkeyPatch, architecture: str, n_kept: int, place: str
+) -> None:
+    """Whatever had been made room for or written by then: nobody reads a hole or half a block."""
+    bench = Bench(architecture, **ROOM)
+    poison(bench)
+    first = bench.run(PROMPT)
+    bench.engine.cache.evict(10_000)
+    if n_kept:
+        bench.run(PROMPT[: 4 * n_kept + 1], 1)
+    cache, store = bench.engine.cache, bench.loaded.store
+    owner = {"copy_in": store, "commit": cache, "count_loaded": cache.copies}[place]
+    n_whole = int(place == "copy_in" and len(store.layout.groups) > 1)  # a group is written then
+    failing = Failing(getattr(owner, place), n_whole, after=place == "commit")
+    monkeypatch.setattr(owner, place, failing)
+    bench.submit("again", PROMPT)
+    bench.step()
+    monkeypatch.undo()
+    bench.drain()
+    assert failing.n_calls > n_whole
+    assert bench.answers["again"].token_ids == first.token_ids
+    assert oracle(bench.reference, PROMPT, 8).is_same(first.token_ids)
+    assert bench.run(PROMPT, 1).cached_tokens == 40

@@ -12,9 +12,10 @@ import pytest
 from prefixcache.config import EngineConfig
 from prefixcache.control import Invalidation, InvalidationKind
 from prefixcache.engine.tiers import open_lasting
+from prefixcache.engine.tiers.late import LateTier
 from prefixcache.errors import ConfigError
 from prefixcache.tiers import BlockRecord
-from prefixcache.tiers.disk import DiskTier
+from prefixcache.tiers.disk import DiskTier, survey
 from tests.engine.test_invariant import ScoredBench
 from tests.support.kv import CPU_FORMATS
 from tests.support.models import ARCHITECTURES, Bench, oracle, prompt_ids
@@ -94,6 +95,19 @@ def test_every_format_is_found_again_bit_for_bit(tmp_path: Path, name: str) -> N
     assert told[0] == told[1]
 
 
+def test_what_was_loaded_is_not_copied_out_again(servers: Servers) -> None:
+    """The tier that has it gets what was computed, and the block of the last token."""
+    old = servers.new()
+    old.run(PROMPT[:40], 1)
+    settled(old)
+    servers.tier.written.clear()
+    new = servers.new()
+    assert new.run(PROMPT[:40], 1).cached_tokens == 39
+    new.run([*PROMPT[:40], *range(9)], 1)
+    settled(new)
+    assert servers.tier.written == [1, 2]
+
+
 def test_a_disk_keeps_prefixes_over_a_restart(servers: Servers, tmp_path: Path) -> None:
     """The real one, closed with the engine and opened again; the answer of a chat is there too."""
     old = servers.new(tier=DiskTier(tmp_path, max_bytes=1 << 22))
@@ -104,6 +118,16 @@ def test_a_disk_keeps_prefixes_over_a_restart(servers: Servers, tmp_path: Path) 
     again = new.run(turn, 4)
     assert again.cached_tokens == (len(PROMPT) + 13 - 1) // 4 * 4
     assert oracle(new.reference, turn, 4).is_same(again.token_ids)
+
+
+def test_stats_tell_what_a_disk_holds(servers: Servers, tmp_path: Path) -> None:
+    """What its files take, and may take; another tier may not know."""
+    bench = servers.new(tier=LateTier(lambda: DiskTier(tmp_path, max_bytes=1 << 22)))
+    bench.run(PROMPT)
+    settled(bench)
+    shown = bench.engine.stats().tiers["disk"]
+    assert (shown.size_bytes, shown.used_bytes) == (1 << 22, survey(tmp_path, verify=False).n_bytes)
+    assert servers.new().engine.stats().tiers["disk"].size_bytes is None
 
 
 def test_a_start_that_is_refused_lets_go_of_the_folder(tmp_path: Path) -> None:

@@ -50,6 +50,19 @@ def test_one_block_reads_as_in_a_longer_span(store: KVStore) -> None:
     assert torch.equal(store.copy_out(0, Span(BlockId(3), 1))[0], three[1])
 
 
+@pytest.mark.parametrize("group", [0, 1])
+def test_rows_may_lie_apart_and_at_odd_places(store: KVStore, group: int) -> None:
+    """As they do among the heads of records that were read in one; a room is written in place."""
+    n_bytes, span = store.block_bytes(group), Span(BlockId(2), 3)
+    room = torch.zeros((3, n_bytes + 7), dtype=torch.uint8)
+    rows = room[:, 5 : 5 + n_bytes]
+    assert store.copy_out(group, span, rows) is rows
+    assert not room[:, :5].any()
+    assert not room[:, 5 + n_bytes :].any()
+    store.copy_in(group, Span(BlockId(6), 3), rows)
+    assert torch.equal(store.copy_out(group, Span(BlockId(6), 3)), store.copy_out(group, span))
+
+
 def test_keys_name_a_block_and_all_before_it() -> None:
     """Prompts share the keys of their common whole blocks, and no others."""
     root = SHOP.root_key()

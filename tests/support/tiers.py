@@ -18,6 +18,7 @@ class MemoryTier:
         self.records: dict[bytes, BlockRecord] = {}
         self.scopes: list[StoredScope] = []
         self.reads: list[int] = []  # blocks that each read asked for
+        self.written: list[int] = []  # blocks of each write
         self.spoil: Callable[[list[BlockRecord]], list[BlockRecord]] = lambda records: records
         self.is_broken = False
         self.gate = threading.Event()  # calls wait for it
@@ -43,6 +44,7 @@ class MemoryTier:
 
     def write(self, records: Sequence[BlockRecord]) -> None:
         self._enter()
+        self.written.append(len(records))
         for record in records:
             parts = tuple(None if part is None else bytes(part) for part in record.parts)
             self.records.setdefault(record.key, replace(record, parts=parts))

@@ -207,6 +207,29 @@ def test_dead_records_give_their_room_back(tmp_path: Path) -> None:
     tier.close()
 
 
+def test_the_room_is_what_the_files_take(tmp_path: Path) -> None:
+    """After writes, invalidations and a start: as whoever looks at the folder counts it."""
+    for first in (0, 40):
+        tier = DiskTier(tmp_path, max_bytes=MAX_BYTES, segment_bytes=1 << 13)
+        assert tier.room() == (MAX_BYTES, files_bytes(tmp_path))
+        tier.write(records(range(first, first + 120)))
+        assert tier.room() == (MAX_BYTES, files_bytes(tmp_path))
+        tier.invalidate(StoredScope(tenant=bytes(16)))
+        assert tier.room() == (MAX_BYTES, files_bytes(tmp_path))
+        tier.close()
+
+
+def test_neighbours_are_read_in_one(tmp_path: Path) -> None:
+    """Their parts lie at one distance in one buffer, so that they can be written as they lie."""
+    tier = DiskTier(tmp_path, max_bytes=MAX_BYTES)
+    stored = records(range(40))
+    tier.write(stored)
+    parts = [record.parts[0] for record in tier.read(wanted(stored))]
+    assert len({id(part.obj) for part in parts if isinstance(part, memoryview)}) == 1
+    assert len(parts) == len(stored)
+    tier.close()
+
+
 def test_other_threads_may_ask_for_lengths(tmp_path: Path) -> None:
     """While one thread writes, gives up and invalidates, another gets honest answers."""
     tier = DiskTier(tmp_path, max_bytes=SMALL_BYTES)

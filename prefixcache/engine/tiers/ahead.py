@@ -69,10 +69,10 @@ class ReadAhead:
         """Whether something is being read."""
         return any(fetch.read is not None for fetch in self._by_key.values())
 
-    def begin(self, sequence: Sequence, path: Path, start: int) -> None:
-        """Ask for what `sequence` wants from block `start` on, if it is worth it."""
+    def begin(self, sequence: Sequence, path: Path, start: int, stop: int) -> None:
+        """Ask for what `sequence` wants, blocks `start` to `stop` - 1, if it is worth it."""
         size = self._block_tokens
-        stop = min(path.end_block, (sequence.n_tokens - 1) // size)
+        stop = min(path.end_block, stop)
         if start >= stop:
             return
         key = path.key(start)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Sequence as Several
 from dataclasses import dataclass
-from itertools import product
 
 from prefixcache.engine.index_groups import IndexGroups
 from prefixcache.engine.sequence import Sequence
@@ -47,28 +46,34 @@ class Filling:
         self.hits: dict[str, TierHits] = {}
 
     def fill(self, sequence: Sequence, lease: Lease, pieces: Several[Piece]) -> None:
-        """Write what `pieces` have, which follow each other and what the lease has stored."""
+        """Write what `pieces` have, which follow each other and what the lease has stored.
+
+        All but the prompt's last token count as loaded then, and whole blocks of these are
+        committed.
+        """
         size, start = self._cache.block_size_tokens, lease.stored_blocks
-        stop = self._reach(pieces, start, start + sum(piece.n_blocks for piece in pieces))
-        if stop * size <= lease.cached_tokens:
+        most = sequence.n_tokens - 1
+        stop = self._reach(pieces, start, most)
+        n_loaded = min(stop * size, most)
+        if n_loaded <= lease.cached_tokens:
             return
         try:
-            self._cache.copies.skip_to(lease, stop * size)
+            self._cache.copies.skip_to(lease, n_loaded)
         except PoolExhaustedError:
             return
-        self._write(lease, pieces, start, stop)
-        self._cache.commit(lease, sequence.packed(stop * size))
-        self._count(sequence, pieces, stop)
-        self._cache.copies.count_loaded(lease, stop * size, n_prompt=sequence.n_tokens)
+        self._write(lease, pieces, start, n_loaded)
+        self._cache.commit(lease, sequence.packed(n_loaded // size * size))
+        self._count(sequence, pieces, n_loaded)
+        self._cache.copies.count_loaded(lease, n_loaded, n_prompt=sequence.n_tokens)
 
-    def _write(self, lease: Lease, pieces: Several[Piece], start: int, stop: int) -> None:
+    def _write(self, lease: Lease, pieces: Several[Piece], start: int, n_loaded: int) -> None:
         extents = self._groups.extents(lease)
         for piece in pieces:
             begin = self._clock()
             n_bytes = 0
             for group, held in enumerate(extents):
                 for needed, (first, runs) in zip(
-                    self._needed(group, start, stop), held, strict=True
+                    self._needed(group, start, n_loaded), held, strict=True
                 ):
                     n_written = write_between(
                         [piece], group, needed.start, needed.stop, runs, first
@@ -77,39 +82,56 @@ class Filling:
             if piece.tier == "host" and n_bytes:
                 self._host_speed.record(n_bytes, self._clock() - begin)
 
-    def _needed(self, group: int, start: int, stop: int) -> list[range]:
-        """Return which blocks from `start` on the token after block `stop` - 1 sees in a group.
+    def _needed(self, group: int, start: int, position: int) -> list[range]:
+        """Return which blocks from `start` on the token at `position` sees in a group.
 
         First those of its lead, then the others.
         """
-        position = stop * self._cache.block_size_tokens
         seen = self._cache.copies.seen(group + self._groups.n_added, position)
         return [range(max(start, part.start), part.stop) for part in seen]
 
-    def _reach(self, pieces: Several[Piece], start: int, stop: int) -> int:
-        """Return the last block up to which all that the token after it sees is there."""
-        while stop > start and not self._is_complete(pieces, start, stop):
+    def _reach(self, pieces: Several[Piece], start: int, most: int) -> int:
+        """Return the block up to which all that the token after it sees is there, the last such.
+
+        `most`: the last position that may be that token's.
+        Cost: O(1) for each block of the pieces and each group.
+        """
+        groups = range(len(self._store.layout.groups))
+        begins = [_run_begins(pieces, group, start) for group in groups]
+        size, stop = self._cache.block_size_tokens, start + len(begins[0])
+        while stop > start and not all(
+            not needed or begins[group][needed[-1] - start] <= needed[0]
+            for group in groups
+            for needed in self._needed(group, start, min(stop * size, most))
+        ):
             stop -= 1
         return stop
 
-    def _is_complete(self, pieces: Several[Piece], start: int, stop: int) -> bool:
-        for group in range(len(self._store.layout.groups)):
-            for needed, piece in product(self._needed(group, start, stop), pieces):
-                first = max(needed.start, piece.start)
-                last = min(needed.stop, piece.start + piece.n_blocks)
-                if any(not piece.has(group, block) for block in range(first, last)):
-                    return False
-        return True
-
-    def _count(self, sequence: Sequence, pieces: Several[Piece], stop: int) -> None:
+    def _count(self, sequence: Sequence, pieces: Several[Piece], n_loaded: int) -> None:
         found: dict[str, int] = {}
+        size = self._cache.block_size_tokens
         for piece in pieces:
-            n_blocks = min(stop, piece.start + piece.n_blocks) - piece.start
-            if n_blocks > 0:
-                n_tokens = n_blocks * self._cache.block_size_tokens
+            end = min(n_loaded, (piece.start + piece.n_blocks) * size)
+            n_tokens = end - piece.start * size
+            if n_tokens > 0:
                 found[piece.tier] = found.get(piece.tier, 0) + n_tokens
         for tier, n_tokens in found.items():
             hits = self.hits.setdefault(tier, TierHits())
             hits.requests += 1
             hits.tokens += n_tokens
         sequence.tier_tokens = found
+
+
+def _run_begins(pieces: Several[Piece], group: int, start: int) -> list[int]:
+    """Return for each block of the pieces, from `start` on, where what is there up to it begins.
+
+    A block that is not there has the one behind it.
+    """
+    begins: list[int] = []
+    begin = start
+    for piece in pieces:
+        for block in range(piece.start, piece.start + piece.n_blocks):
+            if not piece.has(group, block):
+                begin = block + 1
+            begins.append(begin)
+    return begins

@@ -12,7 +12,7 @@ from functools import partial
 
 from prefixcache.engine.tiers.breaker import Breaker
 from prefixcache.engine.tiers.speeds import TransferSpeed
-from prefixcache.tiers import BlockRecord, BlockTier, StoredScope, WantedBlock
+from prefixcache.tiers import BlockRecord, BlockTier, HasRoom, Room, StoredScope, WantedBlock
 
 logger = logging.getLogger(__name__)
 
@@ -89,6 +89,11 @@ class TierLane:
     def waiting_bytes(self) -> int:
         """Bytes of the records that are not written yet, those that are being written too."""
         return self._n_waiting_bytes
+
+    @property
+    def room(self) -> Room | None:
+        """How much the tier may hold and holds; None: it does not know."""
+        return self._tier.room() if isinstance(self._tier, HasRoom) else None
 
     def likely_length(self, keys: Sequence[bytes]) -> int | None:
         """Return how many leading keys the tier has as far as it knows; None: it must be asked.

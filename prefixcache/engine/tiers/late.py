@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from prefixcache.errors import TierError
-from prefixcache.tiers import BlockRecord, BlockTier, StoredScope, WantedBlock
+from prefixcache.tiers import BlockRecord, BlockTier, HasRoom, Room, StoredScope, WantedBlock
 
 
 class LateTier:
@@ -25,6 +25,10 @@ class LateTier:
     def likely_length(self, keys: Sequence[bytes]) -> int | None:
         """See `BlockTier`. Nothing is known before it is open: it must be asked."""
         return None if self._tier is None else self._tier.likely_length(keys)
+
+    def room(self) -> Room | None:
+        """See `HasRoom`. None: it is not open yet, or does not know."""
+        return self._tier.room() if isinstance(self._tier, HasRoom) else None
 
     def read(self, wanted: Sequence[WantedBlock]) -> list[BlockRecord]:
         """See `BlockTier`."""

@@ -129,4 +129,5 @@ def open_tiers(
         news=news,
         reads=partial(reads_cache, config),
         whole_group=groups.whole,
+        is_token_exact=config.token_exact_reuse,
     )

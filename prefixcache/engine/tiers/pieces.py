@@ -5,16 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-import numpy as np
-import torch
-
-from prefixcache.index.spans import Runs, cut
+from prefixcache.engine.tiers.rows import in_rows
+from prefixcache.index.spans import Runs, cut, n_blocks_in
 from prefixcache.kv import KVStore
 from prefixcache.kv.host import HostCopy, HostTier
 from prefixcache.tiers import BlockRecord
-from prefixcache.types import BlockId, Span
-
-_BATCH_BLOCKS = 64  # that are put together for one write
 
 
 class Piece(Protocol):
@@ -44,10 +39,11 @@ class HostPiece:
         self._host = host
         self._copy = copy
         self._first = first
+        self._first_of = [copy.first_of(group) for group in range(len(copy.parts))]
 
     def has(self, group: int, block: int) -> bool:
         """See `Piece`."""
-        return block - self.start + self._first >= self._copy.first_of(group)
+        return block - self.start + self._first >= self._first_of[group]
 
     def write(self, group: int, block: int, runs: Runs) -> None:
         """See `Piece`."""
@@ -71,22 +67,14 @@ class FetchedPiece:
 
     def write(self, group: int, block: int, runs: Runs) -> None:
         """See `Piece`."""
-        at = block - self.start
-        for span in runs:
-            for first in range(0, span.n_blocks, _BATCH_BLOCKS):
-                n_blocks = min(span.n_blocks - first, _BATCH_BLOCKS)
-                data = self._data(group, at, n_blocks)
-                part = Span(BlockId(span.first + first), n_blocks)
-                self._store.copy_in(group, part, data)
-                at += n_blocks
-
-    def _data(self, group: int, at: int, n_blocks: int) -> torch.Tensor:
-        rows = []
-        for record in self._records[at : at + n_blocks]:
-            part = record.parts[group]
-            assert part is not None
-            rows.append(np.frombuffer(part, dtype=np.uint8))
-        return torch.from_numpy(np.stack(rows))
+        at, rest = block - self.start, runs
+        parts = [record.parts[group] for record in self._records[at : at + n_blocks_in(runs)]]
+        for rows in in_rows([part for part in parts if part is not None]):
+            here, rest = cut(rest, len(rows))
+            first = 0
+            for span in here:
+                self._store.copy_in(group, span, rows[first : first + span.n_blocks])
+                first += span.n_blocks
 
 
 def write_between(

@@ -32,8 +32,10 @@ def _of_host(host: HostTier, n_requests: int, n_tokens: int) -> TierStats:
 
 
 def _of_lane(lane: TierLane, n_requests: int, n_tokens: int) -> TierStats:
-    counters = lane.counters
+    counters, room = lane.counters, lane.room
     return TierStats(
+        size_bytes=None if room is None else room.size_bytes,
+        used_bytes=None if room is None else room.used_bytes,
         is_out=lane.breaker.is_out,
         hit_requests=n_requests,
         hit_tokens=n_tokens,

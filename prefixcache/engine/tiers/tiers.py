@@ -76,6 +76,7 @@ class Tiers:
         news: threading.Event,
         reads: Callable[[Sequence], bool],
         whole_group: int,
+        is_token_exact: bool,
     ) -> None:
         """Put it together; `engine/tiers/opening.py` makes the parts.
 
@@ -83,6 +84,7 @@ class Tiers:
             news: set whenever a tier's thread has something.
             reads: whether what is cached counts for a request.
             whole_group: a layer group of the index that has all positions.
+            is_token_exact: whether a prompt may find a part of a block.
         """
         self._cache, self._store = cache, store
         self._filling, self._worth = filling, worth
@@ -91,6 +93,7 @@ class Tiers:
         self._news = news
         self._reads = reads
         self._whole_group = whole_group
+        self._is_token_exact = is_token_exact
         self._uses: dict[Sequence, _Use] = {}
         self._size = cache.block_size_tokens
         if lanes:
@@ -126,8 +129,7 @@ class Tiers:
             )
             use.path, use.passage = self._naming.path(sequence, outlook.passage), outlook.passage
             start = max(outlook.n_known, use.path.first_block)
-            use.next_to_keep = self._first_unkept(use.path, start)
-            self.ahead.begin(sequence, use.path, start)
+            self.ahead.begin(sequence, use.path, start, self._stop(sequence))
 
     def is_reading(self, sequence: Sequence) -> bool:
         """Whether a request had better wait for what is being read."""
@@ -157,17 +159,34 @@ class Tiers:
                     self.host.touch(part.handle)
             self._make_room(-(-(sequence.n_tokens + 1) // self._size) - n_found)
 
-    def fill(self, sequence: Sequence, lease: Lease) -> None:
-        """Load what comes next after what a request has matched; `lease` tells how far it got."""
+    def fill(self, sequence: Sequence, lease: Lease) -> bool:
+        """Load what comes next after what a request has matched; `lease` tells how far it got.
+
+        Returns:
+            False: something went wrong midway. The lease is to be released, for it may lack what
+            the request sees; for another one nothing is loaded, and the rest is computed.
+        """
         sequence.tier_tokens, sequence.awaits_tier = {}, False
-        if not self.is_on:
-            return
+        if not (self.is_on and self._reads(sequence)):
+            return True
         with _edge("loading from a tier"):
-            pieces = self._pieces(sequence, lease) if self._reads(sequence) else []
+            pieces = self._pieces(sequence, lease)
             if pieces:
                 self._filling.fill(sequence, lease, pieces)
-            if self.lanes and lease.stores:
-                self._note_kept(sequence, lease)
+            return True
+        sequence.tier_tokens = {}
+        return False
+
+    def admit(self, sequence: Sequence, lease: Lease) -> None:
+        """Note from where on a request that is admitted has something new to keep."""
+        if not (self.lanes and lease.stores):
+            return
+        with _edge("looking for what is to be kept"):
+            path = self._path(sequence, lease)
+            use = self._uses[sequence]
+            if use.next_to_keep is None:
+                start = max(lease.stored_blocks, path.first_block)
+                use.next_to_keep = self._first_unkept(path, start)
 
     def keep(self, sequence: Sequence, lease: Lease) -> None:
         """Keep what a request has committed since the last call."""
@@ -232,7 +251,7 @@ class Tiers:
         """Return what may be loaded behind what a lease has stored: host first, then what came."""
         pieces: list[Piece] = []
         start = lease.stored_blocks
-        last = (sequence.n_tokens - 1) // self._size
+        last = self._stop(sequence)
         if self.host is not None:
             away = self._cache.copies.away(lease, sequence.packed(last * self._size))
             n_tokens = sum(part.n_blocks for part in away) * self._size
@@ -243,6 +262,14 @@ class Tiers:
                     self.host.touch(handle)
                     start = part.start_block + part.n_blocks
         return pieces + self._fetched(sequence, lease, start, last)
+
+    def _stop(self, sequence: Sequence) -> int:
+        """Return the block that nothing is loaded from on: a prompt's last token is computed.
+
+        A block that ends with it is loaded where whatever is cached may end midway in a block.
+        """
+        is_whole = self._is_token_exact and sequence.published is None
+        return (sequence.n_tokens - (not is_whole)) // self._size
 
     def _fetched(self, sequence: Sequence, lease: Lease, start: int, last: int) -> list[Piece]:
         """Return what was read ahead and goes on from block `start`."""
@@ -268,13 +295,6 @@ class Tiers:
             use.path, use.passage = self._naming.path(sequence, passage), passage
             use.next_to_keep = None
         return use.path
-
-    def _note_kept(self, sequence: Sequence, lease: Lease) -> None:
-        """Note from where on a request that was admitted has something new to keep."""
-        path = self._path(sequence, lease)
-        use = self._uses[sequence]
-        if use.next_to_keep is None:
-            use.next_to_keep = self._first_unkept(path, max(lease.stored_blocks, path.first_block))
 
     def _first_unkept(self, path: Path, start: int) -> int:
         """Return the first block before `start` that some tier says it has not, or `start`."""

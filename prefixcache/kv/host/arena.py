@@ -99,7 +99,7 @@ class HostArena:
             here = self._pools[group].allocate(n_here) if has_room else ()
             parts.append(here)
             for source, target in paired(device, here):
-                self._view(group, target)[:] = self._store.copy_out(group, source)
+                self._store.copy_out(group, source, self._view(group, target))
         return HostCopy(n_blocks, tuple(parts))
 
     def load(self, copy: HostCopy, group: int, first: int, runs: Runs) -> int:

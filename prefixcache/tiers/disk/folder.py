@@ -100,6 +100,11 @@ class DiskFolder:
         """Remove the file `name` if it is there."""
         (self.path / name).unlink(missing_ok=True)
 
+    def size(self, name: str) -> int:
+        """Return the bytes of the file `name`; 0: it is not there."""
+        path = self.path / name
+        return path.stat().st_size if path.exists() else 0
+
     def sync(self) -> None:
         """Have the names of the files on the disk before this returns."""
         fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)

@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import xxhash
 
 from prefixcache.tiers.disk.folder import private_fd, write_all
@@ -107,13 +108,14 @@ class Segment:
         self.n_bytes = n_bytes
 
     def read(self, offset: int, sizes: Sequence[int]) -> list[memoryview]:
-        """Return consecutive pieces, each in memory of its own; shorter at the file's end."""
-        buffers = [bytearray(size) for size in sizes]
-        left = os.preadv(self._fd, buffers, offset)
+        """Return consecutive pieces, views of one buffer; shorter at the file's end."""
+        buffer = np.empty(sum(sizes), dtype=np.uint8).data  # not filled twice
+        left = os.preadv(self._fd, [buffer], offset) if sizes else 0
         pieces = []
-        for buffer in buffers:
-            pieces.append(memoryview(buffer)[: min(left, len(buffer))])
-            left -= len(pieces[-1])
+        at = 0
+        for size in sizes:
+            pieces.append(buffer[at : at + max(min(size, left - at), 0)])
+            at += size
         return pieces
 
     def scan(self) -> Iterator[Found | RefusedError]:

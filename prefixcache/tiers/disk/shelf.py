@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from prefixcache.errors import TierError
 from prefixcache.index import Packed
 from prefixcache.tiers.disk.folder import (
+    SCOPES,
     DiskFolder,
     segment_name,
     segment_paths,
@@ -55,6 +56,7 @@ class Shelf:
             self._load(number)
         ours = sum(kept.files_bytes for kept in self._kept.values())
         self._other_bytes = used_bytes(folder.path) - ours
+        self._old_scopes_bytes = folder.size(SCOPES)  # of these
         self.make_room(0)
         self._scopes.forget(
             entry.stamp for kept in self._kept.values() for entry in kept.entries
@@ -65,6 +67,13 @@ class Shelf:
         """Of all files, with what closing them adds."""
         ours = sum(kept.n_bytes for kept in self._kept.values())
         return ours + self._other_bytes + self._scopes.n_bytes
+
+    @property
+    def files_bytes(self) -> int:
+        """Of all files as they are. From any thread."""
+        ours = sum(kept.files_bytes for kept in list(self._kept.values()))
+        scopes = self._scopes.n_bytes  # 0: not written since the start
+        return ours + self._other_bytes + (scopes - self._old_scopes_bytes if scopes else 0)
 
     def is_live(self, entry: Entry) -> bool:
         """Whether it is the record of its key, and not invalidated. From any thread."""

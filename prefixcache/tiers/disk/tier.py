@@ -14,6 +14,7 @@ from prefixcache.tiers.disk.shelf import Shelf, Written
 from prefixcache.tiers.disk.sidecar import Entry
 from prefixcache.tiers.frames import framed
 from prefixcache.tiers.keys import StoredScope
+from prefixcache.tiers.protocol import Room
 from prefixcache.tiers.records import BlockRecord, WantedBlock
 from prefixcache.tiers.refusals import Refusals, RefusedError
 
@@ -22,8 +23,8 @@ _MIN_SEGMENT_BYTES = 1 << 12
 _MAX_SEGMENT_BYTES = 1 << 28
 _N_SEGMENTS = 16  # of a full folder, or more
 _BATCH_BYTES = 1 << 23  # are written in one call
-_MOST_READ = 64  # records in one call,
-_READ_BYTES = 1 << 26  # and bytes
+_READ_BYTES = (1 << 22) - 1  # in one call: checked while the processor has them, and freed
+# memory of this size is used again, where more would be taken anew from the system
 
 
 class DiskTier:
@@ -75,6 +76,10 @@ class DiskTier:
     def n_bytes(self) -> int:
         """Of all files in the folder, with what closing them adds."""
         return self._shelf.n_bytes
+
+    def room(self) -> Room:
+        """Return the limit, and the bytes of all files as they are now."""
+        return Room(self._shelf.max_bytes, self._shelf.files_bytes)
 
     def likely_length(self, keys: Sequence[bytes]) -> int:
         """Return how many leading keys it holds; nothing on the disk is looked at."""
@@ -205,4 +210,4 @@ def _goes_on(run: Sequence[Entry], entry: Entry) -> bool:
         last.offset + last.n_bytes,
     )
     end = entry.offset + entry.n_bytes
-    return is_next and len(run) < _MOST_READ and end - run[0].offset <= _READ_BYTES
+    return is_next and end - run[0].offset <= _READ_BYTES
