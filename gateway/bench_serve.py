@@ -17,7 +17,7 @@ from gateway.bench import each, one_of, save
 from gateway.client.own_server import own_server, run_to_the_end
 from gateway.client.report import as_data, as_table
 from gateway.client.scenarios import QUICK_SIZES, SCENARIOS, Sizes, scenarios
-from gateway.client.sitting import rows, sit
+from gateway.client.sitting import Run, rows, sit
 from gateway.client.targets import Address, Target, make_target
 
 _OWN = "own"
@@ -109,7 +109,12 @@ def _read_options(_context: click.Context, _parameter: click.Parameter, text: st
 @click.option("--repeats", type=click.IntRange(min=1), default=5, show_default=True)
 @click.option("--warm-ups", type=click.IntRange(min=0), default=1, show_default=True)
 @click.option("--seed", type=int, help="Sends the same prompts again.  [default: fresh ones]")
-@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the result here.")
+@click.option(
+    "--json",
+    "json_file",
+    type=click.Path(path_type=Path),
+    help="Write the result here, after each turn.",
+)
 def serve(
     one_url: str | None,
     is_own: bool,
@@ -143,15 +148,19 @@ def serve(
         seed=secrets.randbelow(_SEEDS) if seed is None else seed,
     )
     _check(asked, own_options)
-    table, result = run_to_the_end(_measured(asked))
-    click.echo(table)
-    if json_file is not None:
-        save(json_file, result)
+    click.echo(run_to_the_end(_measured(asked, json_file)))
 
 
-async def _measured(asked: _Asked) -> tuple[str, dict[str, object]]:
-    """Return the table and the data of a sitting."""
+async def _measured(asked: _Asked, json_file: Path | None) -> str:
+    """Return the table of a sitting; its data are in `json_file` after every turn."""
     async with _targets(asked) as targets:
+        servers = [target.address.name for target in targets]
+
+        def keep(runs: Sequence[Run]) -> None:
+            if json_file is not None:
+                medians = rows(runs, servers)
+                save(json_file, as_data(targets, medians, runs, asked.sizes, asked.seed))
+
         runs = await sit(
             targets,
             scenarios(asked.names, asked.sizes),
@@ -160,11 +169,9 @@ async def _measured(asked: _Asked) -> tuple[str, dict[str, object]]:
             warm_ups=asked.warm_ups,
             seed=asked.seed,
             report=_say,
+            on_turn=keep,
         )
-        servers = [target.address.name for target in targets]
-        medians = rows(runs, servers)
-        data = as_data(targets, medians, runs, asked.sizes, asked.seed)
-        return as_table(medians, servers), data
+        return as_table(rows(runs, servers), servers)
 
 
 @asynccontextmanager

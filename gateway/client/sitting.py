@@ -46,10 +46,12 @@ async def sit(
     warm_ups: int,
     seed: int,
     report: Callable[[str], None],
+    on_turn: Callable[[Sequence[Run]], None],
 ) -> list[Run]:
     """Run every scenario on every server `warm_ups + repeats` times, the servers taking turns.
 
-    In a turn all servers get the same prompts; who begins changes from turn to turn.
+    In a turn all servers get the same prompts; who begins changes from turn to turn. `on_turn` is
+    given all runs so far after each, so that a sitting of hours may end early.
 
     Raises:
         BenchError: a server failed, or another process has its port by now.
@@ -68,8 +70,9 @@ async def sit(
                 name = target.address.name
                 runs.append(Run(name, scenario.name, turn, is_warm_up, measured, meter.read()))
                 report(_line(runs[-1]))
-    for target in targets:
-        check_unchanged(target.address.url, target.identity)
+        for target in targets:
+            check_unchanged(target.address.url, target.identity)
+        on_turn(runs)
     return runs
 
 

@@ -6,7 +6,7 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -50,7 +50,12 @@ async def target_of(gateway: Gateway, name: str = "one") -> Target:
 
 
 async def sitting(
-    targets: list[Target], names: tuple[str, ...], *, seed: int = 1, turns: int = 1
+    targets: list[Target],
+    names: tuple[str, ...],
+    *,
+    seed: int = 1,
+    turns: int = 1,
+    on_turn: Callable[[Sequence[Run]], None] = lambda _: None,
 ) -> tuple[list[Run], list[str]]:
     lines: list[str] = []
     runs = await sit(
@@ -61,8 +66,21 @@ async def sitting(
         warm_ups=0,
         seed=seed,
         report=lines.append,
+        on_turn=on_turn,
     )
     return runs, lines
+
+
+async def test_what_was_measured_is_there_after_each_turn(echo: Gateway) -> None:
+    """A sitting that is ended early has its whole turns."""
+    kept: list[list[int]] = []
+    await sitting(
+        [await target_of(echo)],
+        ("decode",),
+        turns=3,
+        on_turn=lambda runs: kept.append([run.turn for run in runs]),
+    )
+    assert kept == [[0], [0, 1], [0, 1, 2]]
 
 
 async def test_every_scenario_gives_figures_of_real_requests(echo: Gateway) -> None:
