@@ -27,8 +27,8 @@ def model_fingerprint(model: PreTrainedModel, layout: KVLayout, kv_format: str) 
     Cost: the weights are read once, about 0.1 s a GB.
     """
     digest = xxhash.xxh3_128()
-    versions = (_FORMAT, torch.__version__, transformers.__version__, kv_format, repr(layout))
-    for text in (*map(str, versions), _settings(model)):
+    versions = (_FORMAT, layout.format.version, torch.__version__, transformers.__version__)
+    for text in (*map(str, versions), kv_format, repr(layout), _settings(model)):
         digest.update(text.encode() + b"\0")
     digest.update(tensors_fingerprint(model.state_dict().items()))
     return digest.digest()

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from prefixcache.engine.readers import Reader, Run, split_at_lead
 from prefixcache.engine.sharing import shared_runs
-from prefixcache.kv import KVStore, LayerGroup
+from prefixcache.kv import KVStore, LayerGroup, Slots
 
 COPIED_TOKENS = 256  # a run of one reader that is longer is read in place, a shorter one copied
 SPARE_TOKENS = 256  # of padding that a call may have, beside half of what it really reads
@@ -53,7 +53,7 @@ class RunPart:
 
     rows: slice
     slots: slice
-    keys: Tensor | None = None  # [kv_heads, keys or more, dim]: where it is decoded
+    keys: Tensor | None = None  # where it is decoded, as long as `Kept.run` wants it
     values: Tensor | None = None
 
 
@@ -67,7 +67,7 @@ class TailPart:
 
     rows: slice
     n_readers: int
-    slots: Tensor  # int64 [n_readers * keys]
+    slots: Slots  # n_readers * keys
     mask: Mask | None  # [n_readers, rows of each, keys]
     keys: Tensor  # [kv_heads, n_readers * keys, dim]: room for the copy, used by layer after layer
     values: Tensor
@@ -184,7 +184,7 @@ def _tail_part(
         torch.empty(shape.kv_heads, len(slots), dim, dtype=store.layout.dtype, device=device)
         for dim in (shape.key_dim, shape.value_dim)
     )
-    return TailPart(rows, len(readers), torch.tensor(slots, device=device), mask, keys, values)
+    return TailPart(rows, len(readers), store.slots(slots), mask, keys, values)
 
 
 def _own_part(reader: Reader, group: LayerGroup, device: torch.device) -> OwnPart:

@@ -13,7 +13,7 @@ from prefixcache.engine.readers import Reader, Run, joined_runs, readers_of, run
 from prefixcache.engine.segments import Fed, FixedReads, fixed_reads
 from prefixcache.engine.sharing import sharing_order
 from prefixcache.engine.tiling import tiled
-from prefixcache.kv import KVStore
+from prefixcache.kv import KVStore, Slots
 from prefixcache.types import Span
 
 
@@ -39,7 +39,7 @@ class Chunk:
 class GroupStep:
     """One layer group's share of the plan."""
 
-    slots: Tensor  # int64 [t]: where each row's KV is written
+    slots: Slots  # t of them: where each row's KV is written
     parts: tuple[Part, ...]  # of attention; together all that the rows see
     fixed: FixedReads | None = None  # invariant mode's, in place of parts
 
@@ -109,7 +109,7 @@ def _plan_group(
         for run in runs_between(runs, places.start, places.stop):
             slots.extend(range(run.start, run.stop))
         assert len(slots) == readers[-1].stop_row, "a chunk lies beyond its own blocks"
-    written = torch.tensor(slots, device=store.device)
+    written = store.slots(slots)
     if invariant:
         return GroupStep(written, (), fixed_reads(fed, store, group))
     return GroupStep(written, tiled(parts_of(readers, store, group), store, group))

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from prefixcache.engine.parts import Mask
 from prefixcache.engine.readers import Run, runs_between
-from prefixcache.kv import KVStore
+from prefixcache.kv import KVStore, Slots
 
 TILE_TOKENS = 4  # with one head a key head, rows of a kernel call: fewer are another kernel's
 SEGMENT_TOKENS = 256
@@ -43,7 +43,7 @@ class SegmentPart:
     """Some neighbouring tiles, and one segment of keys for all or one for each of them."""
 
     tiles: slice
-    slots: slice | Tensor  # read in place, or int64 [n_sources * SEGMENT_TOKENS] to be copied
+    slots: slice | Slots  # read in place, or [n_sources * SEGMENT_TOKENS] to be copied
     n_sources: int  # 1, or one for each tile
     mask: Mask | None  # [tiles, TILE_TOKENS, SEGMENT_TOKENS]; None: all is seen
 
@@ -184,7 +184,7 @@ def _part(readings: Sequence[_Reading], start: int, store: KVStore, group: int) 
         run = readings[0].runs[0]
         return SegmentPart(span, slice(run.start, run.stop), 1, mask)
     slots = [slot for reading in sources for slot in _padded_slots(reading.runs)]
-    return SegmentPart(span, torch.tensor(slots, device=store.device), len(sources), mask)
+    return SegmentPart(span, store.slots(slots), len(sources), mask)
 
 
 def _padded_slots(runs: Sequence[Run]) -> list[int]:

@@ -3,6 +3,7 @@
 from prefixcache.kv.formats import KVFormat, kv_format, require_format
 from prefixcache.kv.kept import Kept
 from prefixcache.kv.layout import KVLayout, KVPools, LayerGroup
+from prefixcache.kv.slots import Slots
 from prefixcache.kv.store import KVStore
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "KVStore",
     "Kept",
     "LayerGroup",
+    "Slots",
     "kv_format",
     "require_format",
 ]

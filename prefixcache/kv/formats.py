@@ -8,7 +8,9 @@ import torch
 
 from prefixcache.errors import ConfigError
 from prefixcache.kv.codecs import Cast, Codec, Int8
+from prefixcache.kv.differences import Differences
 from prefixcache.kv.int4 import Int4
+from prefixcache.kv.kept import Kept
 
 E4M3_CAPABILITY = (8, 9)  # of a CUDA device: the first with instructions for it
 
@@ -20,6 +22,8 @@ class KVFormat(NamedTuple):
     keys: Codec
     values: Codec
     turns_keys: bool = False  # see `Turning`
+    keys_kept: type[Kept] = Kept
+    version: int = 1  # raised when the same numbers become other bytes
 
 
 _FORMATS = {
@@ -30,7 +34,7 @@ _FORMATS = {
         KVFormat("float16", Cast(torch.float16), Cast(torch.float16)),
         KVFormat("fp8", Cast(torch.float8_e4m3fn), Cast(torch.float8_e4m3fn)),
         KVFormat("int8", Int8(), Int8()),
-        KVFormat("int4", Int4(), Int4(), turns_keys=True),
+        KVFormat("int4", Int4(), Int4(), turns_keys=True, keys_kept=Differences, version=2),
     )
 }
 

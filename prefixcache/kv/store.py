@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from prefixcache.errors import ConfigError
 from prefixcache.kv.codecs import Cast
 from prefixcache.kv.kept import Kept
 from prefixcache.kv.layout import KVLayout, KVPools, LayerGroup
+from prefixcache.kv.slots import Slots
 from prefixcache.kv.turning import Turning
 from prefixcache.types import BlockId, Span
 
@@ -82,18 +83,23 @@ class KVStore:
         group, index = self._place[layer]
         return tuple(plane[index] for plane in self._planes[group])
 
+    def slots(self, slots: Sequence[int] | Tensor) -> Slots:
+        """Return any slots as they are written and read. Made once a step, not once a layer."""
+        return Slots(slots, self.layout.block_size_tokens, self.device)
+
     def kept(self, layer: int) -> tuple[Kept, Kept]:
         """Return a layer's keys and values, to be written and read as rows."""
         return self._kept[layer]
 
     def write(
-        self, layer: int, slots: Tensor, keys: Tensor, values: Tensor
+        self, layer: int, slots: Slots, keys: Tensor, values: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Write the KV of t positions, and return it as it is read from now on.
 
         Args:
             layer: the model's layer index.
-            slots: int64 [t], no slot twice.
+            slots: t of them, none twice. Before each of them its block has been written up to it,
+                by this call or by others.
             keys, values: [kv_heads, t, dim].
         """
         kept_keys, kept_values = self._kept[layer]
@@ -153,11 +159,11 @@ class KVStore:
         shape = self.layout.groups[self._place[layer][0]]
         kept, planes = self.layout.format, self.layer(layer)
         n_keys = len(kept.keys.planes(shape.key_dim))
-        dtype = self.layout.dtype
+        dtype, size = self.layout.dtype, self.layout.block_size_tokens
         turning = Turning(shape.key_dim, self.device) if kept.turns_keys else None
         return (
-            Kept(kept.keys, planes[:n_keys], shape.key_dim, dtype, turning),
-            Kept(kept.values, planes[n_keys:], shape.value_dim, dtype),
+            kept.keys_kept(kept.keys, planes[:n_keys], shape.key_dim, dtype, size, turning),
+            Kept(kept.values, planes[n_keys:], shape.value_dim, dtype, size),
         )
 
 

@@ -54,7 +54,7 @@ def test_streams_share_the_prefix_and_nothing_else(calls: list[tuple[int, Step]]
     parts = calls[0][1].groups[0].parts
     assert parts[0] == RunPart(slice(0, 3), slice(0, 128))
     assert [chunk.first_position - 127 for chunk in chunks] == [16, 32, 48]
-    slots = sorted(calls[0][1].groups[0].slots.tolist())
+    slots = sorted(calls[0][1].groups[0].slots.index.tolist())
     assert slots == [128 + 15, 256 + 31, 384 + 47]
 
 

@@ -115,7 +115,8 @@ class Scene:
                 keys, values = (
                     torch.randn(world.kv_heads, length, dim) for dim in (KEY_DIM, world.value_dim)
                 )
-                self.store.write(group, self.slots(table)[:length], keys, values)
+                slots = self.store.slots(self.slots(table)[:length])
+                self.store.write(group, slots, keys, values)
         self.chunks = [self._chunk(index, tables) for index in range(len(world.sequences))]
         self.tables = tables
         heads = world.kv_heads * world.heads_per_kv_head
@@ -210,7 +211,7 @@ class Scene:
 
     def rows(self, step: Step, group: int, chosen: list[int]) -> list[Tensor]:
         """Return the packed rows of each chosen sequence, found by where their KV goes."""
-        place = {int(slot): row for row, slot in enumerate(step.groups[group].slots)}
+        place = {int(slot): row for row, slot in enumerate(step.groups[group].slots.index)}
         return [
             torch.tensor([place[int(slot)] for slot in self._new_slots(group, index)])
             for index in chosen
@@ -223,7 +224,7 @@ class Scene:
     def wanted(self, group: int, index: int) -> Tensor:
         """Return softmax over every visible key, by the plain formula, in float64."""
         keys, values = self.store.kept(group)
-        slots = self.slots(self.tables[group][index])[: self.lengths[index]]
+        slots = self.store.slots(self.slots(self.tables[group][index])[: self.lengths[index]])
         wide = self.world.heads_per_kv_head
         key = keys.at(slots).double().repeat_interleave(wide, dim=0)
         value = values.at(slots).double().repeat_interleave(wide, dim=0)

@@ -113,7 +113,7 @@ def test_plan_places_tokens_by_position() -> None:
     step = plan_step(chunks, store, CPU)
     assert step.token_ids.tolist() == [[50, 51, 52, 60]]
     assert step.positions.tolist() == [[3, 4, 5, 0]]
-    assert step.groups[0].slots.tolist() == [31, 8, 9, 20]
+    assert step.groups[0].slots.index.tolist() == [31, 8, 9, 20]
     assert step.logit_rows.tolist() == [2]
 
 

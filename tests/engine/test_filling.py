@@ -55,13 +55,17 @@ def test_a_load_goes_as_far_as_the_next_token_sees_all(filling: Filling) -> None
         def is_seen(
             stop: int, most: int = most, start: int = start, pieces: list[Listed] = pieces
         ) -> bool:
-            lowest = [filling._first_needed(group, start, min(4 * stop, most)) for group in (0, 1)]
+            position = min(4 * stop, most)
+            needed = {
+                group: {b for part in filling._needed(group, start, position) for b in part}
+                for group in (0, 1)
+            }
             return all(
                 piece.there[group][block - piece.start]
                 for piece in pieces
-                for block in range(piece.start, min(stop, piece.start + piece.n_blocks))
+                for block in range(piece.start, piece.start + piece.n_blocks)
                 for group in (0, 1)
-                if block >= lowest[group]
+                if block in needed[group]
             )
 
         expected = next(stop for stop in range(at, start - 1, -1) if is_seen(stop))

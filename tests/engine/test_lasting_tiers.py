@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from prefixcache.config import EngineConfig
 from prefixcache.control import Invalidation, InvalidationKind
 from prefixcache.engine.tiers import open_lasting
 from prefixcache.engine.tiers.late import LateTier
 from prefixcache.errors import ConfigError
+from prefixcache.kv import formats
 from prefixcache.tiers import BlockRecord
 from prefixcache.tiers.disk import DiskTier, survey
 from tests.engine.test_invariant import ScoredBench
@@ -106,6 +108,20 @@ def test_what_was_loaded_is_not_copied_out_again(servers: Servers) -> None:
     new.run([*PROMPT[:40], *range(9)], 1)
     settled(new)
     assert servers.tier.written == [1, 2]
+
+
+def test_what_an_older_version_of_a_format_wrote_is_not_found(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A format whose bytes mean something else now matches none of the old ones."""
+    now = formats.kv_format("int4", torch.float32)
+    with monkeypatch.context() as before:
+        before.setitem(formats._FORMATS, "int4", now._replace(version=now.version - 1))
+        old = servers.new(kv_format="int4")
+        old.run(PROMPT)
+        settled(old)
+        assert servers.new(kv_format="int4").run(PROMPT).cached_tokens == 40
+    assert servers.new(kv_format="int4").run(PROMPT).cached_tokens == 0
 
 
 def test_a_disk_keeps_prefixes_over_a_restart(servers: Servers, tmp_path: Path) -> None:

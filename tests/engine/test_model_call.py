@@ -43,11 +43,11 @@ def test_each_layer_group_has_its_own_table() -> None:
     store = KVStore(KVLayout(groups, 4, torch.float32), 8, torch.device("cpu"))
     tables = ([Span(BlockId(2), 1)], [Span(BlockId(5), 1)])
     step = plan_step([Chunk([1, 2], 1, tables, n_logits=1)], store, torch.device("cpu"))
-    assert [group.slots.tolist() for group in step.groups] == [[9, 10], [21, 22]]
+    assert [group.slots.index.tolist() for group in step.groups] == [[9, 10], [21, 22]]
     read = [
         part.slots for group in step.groups for part in group.parts if isinstance(part, TailPart)
     ]
-    assert [slots.tolist() for slots in read] == [[8, 9, 10], [20, 21, 22]]
+    assert [slots.index.tolist() for slots in read] == [[8, 9, 10], [20, 21, 22]]
 
 
 def test_logits_that_are_no_numbers_end_their_request_alone() -> None:

@@ -62,7 +62,7 @@ def test_every_row_reads_each_visible_slot_once(world: World) -> None:
     everyone = list(range(len(world.sequences)))
     step = plan_step(scene.chunks, scene.store, CPU)
     for group, layers in enumerate(scene.groups):
-        slots = step.groups[group].slots
+        slots = step.groups[group].slots.index
         seen = torch.zeros(len(slots), scene.store.n_blocks * world.block_size)
         for part in step.groups[group].parts:
             _count(part, seen, slots)
@@ -88,7 +88,7 @@ def _count(part: Part, seen: torch.Tensor, slots: torch.Tensor) -> None:
             seen[part.rows.start + offset, slots[part.rows]] += mask[offset]
     else:
         each = (part.rows.stop - part.rows.start) // part.n_readers
-        kept = part.slots.view(part.n_readers, -1)
+        kept = part.slots.index.view(part.n_readers, -1)
         mask = torch.ones(part.n_readers, each, kept.shape[1])
         if part.mask is not None:
             mask = _visible(part.mask)
@@ -196,7 +196,7 @@ def test_long_chunks_see_all_that_came_before() -> None:
     ]
     group = LayerGroup((0,), 1, KEY_DIM, KEY_DIM, None)
     step = plan_step(chunks, KVStore(KVLayout((group,), 16, torch.float32), 256, CPU), CPU)
-    slots = step.groups[0].slots
+    slots = step.groups[0].slots.index
     seen = torch.zeros(len(slots), 256 * 16)
     for part in step.groups[0].parts:
         _count(part, seen, slots)

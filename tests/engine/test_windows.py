@@ -201,11 +201,11 @@ def test_tables_may_begin_behind_position_0() -> None:
     read = []
     for chunk in (whole, short):
         step = plan_step([chunk], store, CPU).groups[0]
-        assert step.slots.tolist() == [9, 10]
+        assert step.slots.index.tolist() == [9, 10]
         (part,) = step.parts
         assert isinstance(part, TailPart)
         assert part.mask is not None
-        read.append((part.slots.tolist(), part.mask.bias(1, torch.float32).tolist()))
+        read.append((part.slots.index.tolist(), part.mask.bias(1, torch.float32).tolist()))
     assert read[0] == read[1]
     assert read[0][0] == [4, 5, 6, 7, 8, 9, 10]
 

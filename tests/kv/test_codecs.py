@@ -125,7 +125,7 @@ def written(store: KVStore, layer: int, first: int, n: int) -> tuple[Tensor, Ten
     """Write random rows from a slot on and return what the store gives for them."""
     shape = store.layout.groups[store.group_of(layer)]
     keys, values = (torch.randn(shape.kv_heads, n, dim) for dim in (shape.key_dim, shape.value_dim))
-    return store.write(layer, torch.arange(first, first + n), keys, values)
+    return store.write(layer, store.slots(range(first, first + n)), keys, values)
 
 
 @pytest.mark.parametrize("name", ["auto", *KV_FORMATS])
@@ -135,10 +135,10 @@ def test_what_is_read_is_what_writing_gave(name: str) -> None:
     for layer in range(3):
         for kept, wrote in zip(store.kept(layer), written(store, layer, 8, 12), strict=True):
             room = torch.empty(kept.kv_heads, 20, kept.dim)
-            slots = torch.tensor([9, 17, 8])
+            slots = store.slots([9, 17, 8])
             for each in (None, room):
                 assert torch.equal(kept.run(slice(8, 20), each), wrote)
-            assert torch.equal(kept.at(slots), wrote[:, slots - 8])
+            assert torch.equal(kept.at(slots), wrote[:, slots.index - 8])
             assert kept.at(slots, room[:, :3]).isfinite().all()
 
 
