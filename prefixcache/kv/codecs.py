@@ -1,7 +1,7 @@
 """How the numbers of a key or a value become bytes, one position and head at a time.
 
-No codec looks beyond the row that it is given, so what is read back depends on neither chunks nor
-neighbours, and a part of a block can be copied by its bytes.
+No codec looks beyond the row that it is given, so its bytes depend on neither chunks nor
+neighbours, and a part of a block can be copied by them.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from torch import Tensor
 from prefixcache.kv.codecs import Codec
 from prefixcache.kv.kept import Kept
 from prefixcache.kv.references import References
-from prefixcache.kv.slots import Slots
+from prefixcache.kv.slots import FirstRows, Slots
 from prefixcache.kv.turning import Turning
 
 
@@ -30,7 +30,6 @@ class Differences(Kept):
         turning: Turning | None = None,
     ) -> None:
         super().__init__(codec, planes, dim, dtype, block_size_tokens, turning)
-        self.is_plain = False
         self._references = References(dtype, planes[0].device)
 
     def write(self, slots: Slots, rows: Tensor) -> Tensor:
@@ -63,10 +62,14 @@ class Differences(Kept):
 
     def _references_of(self, slots: Slots) -> Tensor:
         """Return the reference of each slot, [kv_heads, n, dim], from what is in the store."""
-        rows = slots.first_rows
-        first = self._decoded_at(rows.slots, self._room(None, len(rows.slots)))
-        means = self._references.of(first.view(self.kv_heads, -1, rows.n_rows, self.dim))
-        return means.flatten(1, 2).index_select(1, rows.places)
+        first = slots.first_rows
+        decoded = self._decoded_at(first.slots, self._room(None, len(first.slots)))
+        return self._each(first, decoded)
+
+    def _each(self, first: FirstRows, decoded: Tensor) -> Tensor:
+        """Return the reference of each slot from its block's first rows, one after another."""
+        means = self._references.of(decoded.view(self.kv_heads, -1, first.n_rows, self.dim))
+        return means.flatten(1, 2).index_select(1, first.places)
 
     def _decoded_run(self, slots: slice, room: Tensor | None) -> Tensor:
         """Decode all blocks of a run: their first rows are needed, and few others are too many."""
@@ -77,5 +80,8 @@ class Differences(Kept):
         return rows.narrow(1, slots.start - start, slots.stop - slots.start)
 
     def at(self, slots: Slots, room: Tensor | None = None) -> Tensor:
-        """Read as `Kept.at`."""
-        return super().at(slots, room).add_(self._references_of(slots))
+        """Read as `Kept.at`: first rows that are among the slots are not decoded twice."""
+        rows, first = super().at(slots, room), slots.first_rows
+        if first.among is None:
+            return rows.add_(self._references_of(slots))
+        return rows.add_(self._each(first, rows.index_select(1, first.among)))

@@ -19,6 +19,7 @@ class FirstRows:
     n_rows: int  # of each block
     slots: Tensor  # int64 [n_blocks * n_rows]: those of a block one after another
     places: Tensor  # int64 [n]: block * (n_rows + 1) + how many are before the slot
+    among: Tensor | None  # int64 [n_blocks * n_rows]: which of the slots they are; None: not all
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,15 @@ class Slots:
         n_rows = min(MOST_FIRST_ROWS, size)
         blocks, places = torch.unique_consecutive(self.index // size, return_inverse=True)
         first = blocks.unsqueeze(1) * size + torch.arange(n_rows, device=device)
-        return FirstRows(n_rows, first.flatten(), places * (n_rows + 1) + self._n_before())
+        n_before = self._n_before()
+        most = torch.zeros_like(blocks).scatter_reduce_(0, places, n_before, "amax")
+        is_needed = torch.arange(n_rows, device=device) < most.unsqueeze(1)
+        return FirstRows(
+            n_rows,
+            first.flatten(),
+            places * (n_rows + 1) + n_before,
+            self._among(first.flatten(), is_needed.flatten()),
+        )
 
     @cached_property
     def rounds(self) -> tuple[Round, ...]:
@@ -66,6 +75,15 @@ class Slots:
             return (Round(None, self),)
         rows = [torch.nonzero(order == number).squeeze(1) for number in range(n_rounds)]
         return tuple(Round(each, self._some(each)) for each in rows)
+
+    def _among(self, wanted: Tensor, is_needed: Tensor) -> Tensor | None:
+        """Return where wanted slots are among these, and anything for those not needed."""
+        if not len(self):
+            return None
+        ascending, order = self.index.sort()
+        found = torch.searchsorted(ascending, wanted).clamp_(max=len(self) - 1)
+        is_there = (ascending[found] == wanted) | ~is_needed
+        return order[found] if bool(is_there.all()) else None
 
     def _n_before(self) -> Tensor:
         """Return how many of their blocks' first rows are before each slot."""
