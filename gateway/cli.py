@@ -144,6 +144,7 @@ def read_adapters(
     },
     epilog="Example: prefixcache serve --port 8000",
 )
+@click.version_option(package_name="prefixcache", message="prefixcache %(version)s")
 def commands() -> None:
     """Serve a chat model and read each prompt prefix once."""
 

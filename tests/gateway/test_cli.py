@@ -13,6 +13,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -228,6 +229,11 @@ def test_help_ends_with_an_example(
     code, out, _ = command(*words, "--help")
     assert code == 0
     assert re.search(rf"Example: prefixcache {example} [^\n]+\n\Z", out)
+
+
+def test_the_version_is_the_packages(command: Callable[..., tuple[int, str, str]]) -> None:
+    """What is installed tells its version."""
+    assert command("--version") == (0, f"prefixcache {version('prefixcache')}\n", "")
 
 
 def test_the_gateway_does_not_import_torch() -> None:
