@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from prefixcache.errors import ConfigError
 from prefixcache.traces.computed import COMPUTED
 from prefixcache.traces.curve_points import CurvePoints
 from prefixcache.traces.files import Progress
@@ -43,7 +44,8 @@ def replay(trace: Trace, plan: ReplayPlan, *, progress: Progress | None = None) 
 
     Raises:
         TraceError: the trace cannot be read.
-        ConfigError: a capacity or block size does not go with the trace's blocks.
+        ConfigError: a capacity or block size does not go with the trace's blocks, or tenants are
+            to be isolated and only later requests have one.
 
     Cost: for each policy of the index and capacity about a millisecond per ten requests.
     """
@@ -51,16 +53,19 @@ def replay(trace: Trace, plan: ReplayPlan, *, progress: Progress | None = None) 
     runs: list[Run] = []
     kept: list[TraceRequest] = []
     is_kept = any(name in COMPUTED for name in plan.policies)
-    block_tokens = 0
+    block_tokens, has_tenants = 0, False
     for request in reading:
         if not runs:
-            block_tokens = request.block_tokens
+            block_tokens, has_tenants = request.block_tokens, request.tenant is not None
             runs = make_runs(
                 plan,
                 block_tokens,
                 has_partial_ids=trace.format.has_partial_ids,
-                has_tenants=request.tenant is not None,
+                has_tenants=has_tenants,
             )
+        if request.tenant is not None and not has_tenants and plan.what_if.is_isolated:
+            reason = "the first request has no tenant and a later one has: name all, or say shared"
+            raise ConfigError("tenants", "isolated", reason)
         for run in runs:
             run.add(request)
         if is_kept:

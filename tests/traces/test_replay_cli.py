@@ -157,6 +157,17 @@ def test_requests_run_as_long_as_was_measured(
     assert "requests without duration 4" in capsys.readouterr().out
 
 
+def test_tenants_are_not_mixed_with_nobody(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where the first request has no tenant, later ones would share what they must not."""
+    row = {"messages": [{"role": "user", "content": "hi"}]}
+    path = write_lines(tmp_path / "a.jsonl", row, row | {"tenant": "a"}, row | {"tenant": "b"})
+    assert run(path) == 2
+    assert "name all, or say shared" in capsys.readouterr().err
+    assert run(path, "--tenants", "shared") == 0
+
+
 def test_overlap_needs_tenants_that_share(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
