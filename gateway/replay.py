@@ -142,6 +142,12 @@ from prefixcache.traces.whatif import ROUTINGS
     help="What if what leaves the device were kept in a host tier of this size.",
 )
 @click.option(
+    "--disk-capacity",
+    callback=read_capacity,
+    metavar="N",
+    help="What if what leaves the host tier, or the device without one, were kept on disk.",
+)
+@click.option(
     "--replicas",
     "n_replicas",
     type=click.IntRange(min=1),
@@ -204,6 +210,7 @@ def replay_command(
     tenants: str,
     n_published: int | None,
     host_capacity: Capacity | None,
+    disk_capacity: Capacity | None,
     n_replicas: int,
     routing: str,
     seed: int,
@@ -255,7 +262,7 @@ def replay_command(
         block_tokens=block_tokens,
         policy_options=policy_options,
         tenants=tenants,
-        host_capacity=host_capacity,
+        tiers={"host": host_capacity, "disk": disk_capacity},
         n_replicas=n_replicas,
         routing=routing,
         seed=seed,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 
@@ -80,7 +80,7 @@ def replay_plan(
     block_tokens: Sequence[int | None],
     policy_options: PolicyOptions,
     tenants: str,
-    host_capacity: Capacity | None,
+    tiers: Mapping[str, Capacity | None],
     n_replicas: int,
     routing: str,
     seed: int,
@@ -89,7 +89,7 @@ def replay_plan(
     """Return what the options ask of the index. Raises ConfigError where two do not go together."""
     what_if = WhatIf(
         is_isolated=tenants == "isolated",
-        host_capacity=host_capacity,
+        tiers={name: size for name, size in tiers.items() if size is not None},
         n_replicas=n_replicas,
         routing=routing,
         seed=seed,

@@ -98,16 +98,42 @@ def test_shared_prefixes_are_listed_at_their_longest() -> None:
 
 def test_a_host_tier_gives_back_what_left_the_device() -> None:
     """(1 2) had to go for (3 4), and comes back from below; that counts apart."""
-    lane = cache(2, host_capacity_blocks=9)
+    lane = cache(2, tier_blocks={"host": 9})
     assert served(lane, *trace((1, 2), (3, 4), (1, 2), (3, 4))) == [0, 0, 2, 2]
     assert lane.extras() == {"host_capacity_blocks": 9, "host_hit_blocks": 4}
 
 
 def test_a_host_tier_gives_up_what_was_not_used_for_longest() -> None:
     """What came back keeps its copy below: 3 and 4 are there when 2 is asked for."""
-    lane = cache(1, host_capacity_blocks=2)
+    lane = cache(1, tier_blocks={"host": 2})
     requests = trace((1,), (2,), (3,), (4,), (3,), (2,), (1,), (2,))
     assert served(lane, *requests) == [0, 0, 0, 0, 1, 0, 0, 1]
+
+
+def test_what_leaves_the_host_tier_goes_to_disk() -> None:
+    """Host memory has the two that were used last; 1 and 3 have left it when they are asked for."""
+    lane = cache(1, tier_blocks={"host": 2, "disk": 9})
+    assert served(lane, *trace((1,), (2,), (3,), (4,), (1,), (1, 2), (3,))) == [0, 0, 0, 0, 1, 1, 1]
+    assert lane.extras() == {
+        "host_capacity_blocks": 2,
+        "host_hit_blocks": 0,
+        "disk_capacity_blocks": 9,
+        "disk_hit_blocks": 2,
+    }
+
+
+@given(prompts, st.integers(1, 6), st.integers(1, 6), st.integers(1, 6))
+def test_a_disk_below_gives_what_one_tier_of_both_sizes_gives(
+    rows: list[Ids], device: int, host: int, disk: int
+) -> None:
+    """Where pieces are single blocks; and each tier keeps within its size."""
+    requests = trace(*[row[:1] for row in rows])
+    both = cache(device, tier_blocks={"host": host, "disk": disk})
+    one = cache(device, tier_blocks={"host": host + disk})
+    for request in requests:
+        assert both.serve(request) == one.serve(request)
+        assert both._tiers is not None
+        assert all(n <= most for n, most in zip(both._tiers.n_blocks(), (host, disk), strict=True))
 
 
 @given(prompts, st.integers(1, 6), st.integers(1, 6))
@@ -115,19 +141,19 @@ def test_a_second_tier_never_costs_hits(rows: list[Ids], device: int, host: int)
     """And never gives more than one that keeps everything."""
     requests = trace(*rows)
     alone = served(cache(device), *requests)
-    both = served(cache(device, host_capacity_blocks=host), *requests)
-    everything = served(cache(device, host_capacity_blocks=1000), *requests)
+    both = served(cache(device, tier_blocks={"host": host}), *requests)
+    everything = served(cache(device, tier_blocks={"host": 1000}), *requests)
     assert all(a <= b <= c for a, b, c in zip(alone, both, everything, strict=True))
 
 
 @given(prompts, st.integers(1, 6), st.integers(1, 6))
 def test_a_host_tier_keeps_within_its_size(rows: list[Ids], device: int, host: int) -> None:
     """After every request."""
-    lane = cache(device, host_capacity_blocks=host)
+    lane = cache(device, tier_blocks={"host": host})
     for request in trace(*rows):
         lane.serve(request)
-        assert lane._tier is not None
-        assert lane._tier.n_blocks <= host
+        assert lane._tiers is not None
+        assert lane._tiers.n_blocks()[0] <= host
 
 
 def replicas(n: int, routing: str) -> Replicas:
@@ -206,7 +232,7 @@ def test_tenants_are_isolated_under_every_policy(policy: str) -> None:
 
 def test_what_ifs_go_together() -> None:
     """Replicas with published prompts and a host tier each."""
-    what_if = WhatIf(n_replicas=2, published=[SYSTEM], host_capacity=Capacity(5))
+    what_if = WhatIf(n_replicas=2, published=[SYSTEM], tiers={"host": Capacity(5)})
     hit_blocks, extras = row_of(what_if, by("a", 1, 2, 3), by("b", 1, 2, 4))
     assert hit_blocks == 4
     assert extras["routing"] == "prefix-aware"
@@ -215,7 +241,7 @@ def test_what_ifs_go_together() -> None:
 
 def test_computed_policies_are_of_one_cache() -> None:
     """The optimum of a fleet or of tiers is another question."""
-    for what_if in (WhatIf(n_replicas=2), WhatIf(host_capacity=Capacity(1))):
+    for what_if in (WhatIf(n_replicas=2), WhatIf(tiers={"host": Capacity(1)})):
         with pytest.raises(ConfigError, match="policy = 'belady': is computed for one cache"):
             ReplayPlan(policies=["belady"], what_if=what_if)
 

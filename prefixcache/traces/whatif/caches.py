@@ -1,9 +1,9 @@
-"""The real index with tenants, published prompts and a second tier."""
+"""The real index with tenants, published prompts and lower tiers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from prefixcache.errors import ConfigError
 from prefixcache.index import TOKEN_BYTES, Namespace, PrefixCache, Quota
@@ -11,10 +11,10 @@ from prefixcache.index.policies import EvictionPolicy
 from prefixcache.traces.blocks import BLOCK_TOKENS, packed_prompt
 from prefixcache.traces.records import TraceRequest
 from prefixcache.traces.simulate import TraceClock
-from prefixcache.traces.whatif.host_tier import HostTier
+from prefixcache.traces.whatif.lower_tiers import LowerTiers
 
 _NOBODY = Namespace()  # whose requests have no tenant
-_UNLIMITED_BLOCKS = 2**48
+UNLIMITED_BLOCKS = 2**48
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class CacheOptions:
 
     is_isolated: bool = False  # a tenant matches its own and what is published
     published: Sequence[tuple[int, ...]] = ()  # hash ids of prompts that all may share
-    host_capacity_blocks: int | None = None  # None: what leaves the device is gone
+    tier_blocks: Mapping[str, int] = field(default_factory=dict)  # below the device, by name
 
 
 class TraceCache:
@@ -43,10 +43,9 @@ class TraceCache:
     ) -> None:
         if capacity_blocks is not None and capacity_blocks < 1:
             raise ConfigError("capacity_blocks", capacity_blocks, "must be at least 1")
-        self._capacity = _UNLIMITED_BLOCKS if capacity_blocks is None else capacity_blocks
+        self._capacity = UNLIMITED_BLOCKS if capacity_blocks is None else capacity_blocks
         self._options = options
-        host = options.host_capacity_blocks
-        self._tier = None if host is None else HostTier(host)
+        self._tiers = LowerTiers(options.tier_blocks) if options.tier_blocks else None
         self._clock = TraceClock()
         n_published = sum(map(len, options.published))
         if n_published >= self._capacity:
@@ -59,10 +58,9 @@ class TraceCache:
             token_exact_reuse=False,
             policy=policy,
             published_quota=Quota(max_blocks=n_published + 1),
-            lower_tier=self._tier,
+            lower_tier=self._tiers,
             clock=self._clock,
         )
-        self._host_hit_blocks = 0
         for number, ids in enumerate(options.published):
             self._publish(str(number), ids)
 
@@ -73,11 +71,10 @@ class TraceCache:
         prompt = packed_prompt(request.hash_ids[: self._capacity])
         lease = self._cache.acquire(self._namespace(request), prompt)
         hit_blocks = lease.cached_tokens // BLOCK_TOKENS
-        if self._tier is not None:
-            self._tier.trim(self._cache)
-            n_below = self._tier.n_found(self._cache, lease, prompt)
-            self._host_hit_blocks += n_below
-            hit_blocks += n_below
+        if self._tiers is not None:
+            self._tiers.trim(self._cache)
+            hit_blocks += self._tiers.n_found(self._cache, lease, prompt)
+            self._tiers.trim(self._cache)
         self._cache.commit(lease, prompt[:-TOKEN_BYTES])
         self._cache.release(lease)
         return hit_blocks
@@ -92,10 +89,7 @@ class TraceCache:
         extras: dict[str, object] = {}
         if self._options.published:
             extras["published_blocks"] = sum(map(len, self._options.published))
-        if self._tier is not None:
-            extras["host_capacity_blocks"] = self._tier.capacity_blocks
-            extras["host_hit_blocks"] = self._host_hit_blocks
-        return extras
+        return extras if self._tiers is None else extras | self._tiers.extras()
 
     def _namespace(self, request: TraceRequest) -> Namespace:
         if not self._options.is_isolated or request.tenant is None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from prefixcache.errors import ConfigError
 from prefixcache.traces.capacity import Capacity
 from prefixcache.traces.lanes import IndexLane, Lane, MakePolicy
 from prefixcache.traces.running import RunningTimes
-from prefixcache.traces.whatif.caches import CacheOptions, TraceCache
+from prefixcache.traces.whatif.caches import UNLIMITED_BLOCKS, CacheOptions, TraceCache
 from prefixcache.traces.whatif.replicas import ROUTINGS, Replicas
 
 
@@ -20,7 +20,7 @@ class WhatIf:
 
     is_isolated: bool = True  # tenants, where the trace has them, share what is published alone
     published: Sequence[tuple[int, ...]] = ()  # hash ids of prompts
-    host_capacity: Capacity | None = None  # of a second tier, per replica; None: there is none
+    tiers: Mapping[str, Capacity] = field(default_factory=dict)  # of each replica: host, disk
     n_replicas: int = 1  # each with the whole capacity
     routing: str = "prefix-aware"
     seed: int = 0  # for random routing
@@ -38,7 +38,7 @@ class WhatIf:
     @property
     def is_one_cache(self) -> bool:
         """Whether there is one cache with one tier, filled by the requests alone."""
-        return self.n_replicas == 1 and self.host_capacity is None and not self.published
+        return self.n_replicas == 1 and not self.tiers and not self.published
 
     def lane(
         self,
@@ -58,11 +58,17 @@ class WhatIf:
         if self.running is not None:
             reason = "goes with tenants that share: say --tenants shared"
             raise ConfigError("running_seconds", self.running.shown, reason)
-        host = None if self.host_capacity is None else self.host_capacity.in_blocks(block_tokens)
         options = CacheOptions(
-            is_isolated=self.is_isolated, published=self.published, host_capacity_blocks=host
+            is_isolated=self.is_isolated,
+            published=self.published,
+            tier_blocks=self._tier_blocks(block_tokens),
         )
         caches = [TraceCache(policy, capacity_blocks, options) for _ in range(self.n_replicas)]
         if self.n_replicas == 1:
             return caches[0]
         return Replicas(caches, self.routing, rng=random.Random(self.seed))  # noqa: S311 (no secret)
+
+    def _tier_blocks(self, block_tokens: int) -> dict[str, int]:
+        """Return the blocks of each tier; one without a limit has as many as any trace."""
+        sizes = {name: size.in_blocks(block_tokens) for name, size in self.tiers.items()}
+        return {name: UNLIMITED_BLOCKS if n is None else n for name, n in sizes.items()}
