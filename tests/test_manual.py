@@ -138,7 +138,9 @@ def test_the_table_of_kv_formats_has_what_a_result_holds() -> None:
     row = {"kv_format": "int8", "bytes_per_token": 11880, "tokens": 10_390, "step_ratio": 1.5}
     machine = {"cores": 2, "processor": "CPU", "python": "3.11"}
     result = {"machine": machine, "results": [row | {"quality": quality}]}
-    page = kv_formats.render(kv_formats.PAGE.read_text(encoding="utf-8"), result)
+    committed = kv_formats.PAGE.read_text(encoding="utf-8")
+    assert kv_formats.render(committed, read("kv_formats.json")) == committed
+    page = kv_formats.render(committed, result)
     assert "| `int8` | 11,880 | 20.12 | 0.00061 | 0.011 | 98.6% | 1.50 |" in page
     assert "10,390 tokens, 2 cores" in page
 
@@ -149,7 +151,9 @@ def test_the_table_of_pruned_state_has_what_a_result_holds() -> None:
     row = {"kv_prune": "4+512", "tokens": 8842, "whole_perplexity": 19.5, "quality": quality}
     machine = {"cores": 2, "processor": "CPU", "python": "3.11"}
     result = {"machine": machine, "results": [row]}
-    page = kv_pruning.render(kv_pruning.PAGE.read_text(encoding="utf-8"), result)
+    committed = kv_pruning.PAGE.read_text(encoding="utf-8")
+    assert kv_pruning.render(committed, read("kv_pruning.json")) == committed
+    page = kv_pruning.render(committed, result)
     assert "| `4+512` | 8,842 | 19.50 | 20.12 | 0.061 | 3.2 | 87.1% |" in page
 
 
