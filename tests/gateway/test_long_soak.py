@@ -121,7 +121,6 @@ async def served(folder: Path) -> AsyncIterator[Gateway]:
 
 @pytest.mark.slow
 @pytest.mark.model
-@pytest.mark.timeout(0)
 async def test_half_an_hour_of_everything(tmp_path: Path) -> None:
     """Real model, dialects, disconnects, bad bodies, reloads, invalidations, publications."""
     seen = Seen()
