@@ -125,7 +125,7 @@ async def test_half_an_hour_of_everything(tmp_path: Path) -> None:
     """Real model, dialects, disconnects, bad bodies, reloads, invalidations, publications."""
     seen = Seen()
     async with served(tmp_path) as gateway:
-        await scrape(gateway)
+        await gateway.counters(**bearer(ADMIN))
         tasks_before = len(asyncio.all_tasks())
         end = time.monotonic() + SECONDS
         async with asyncio.TaskGroup() as group:
@@ -256,20 +256,13 @@ async def memory_after(seconds: float) -> dict[str, int]:
     return memory()
 
 
-async def scrape(gateway: Gateway) -> dict[str, float]:
-    async with gateway.http.get(gateway.url + "/metrics", headers=bearer(ADMIN)) as response:
-        lines = (await response.text()).splitlines()
-    pairs = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
-    return {name: float(value) for name, value in pairs}
-
-
 async def idle_counters(gateway: Gateway) -> dict[str, float]:
     """Retire what is published, and scrape once nothing runs."""
     admin = bearer(ADMIN)
     gone = {"kind": "prompt", "name": "desk"}
     assert (await gateway.post("/admin/invalidate", gone, **admin))[0] == 200
     for _ in range(200):
-        counters = await scrape(gateway)
+        counters = await gateway.counters(**bearer(ADMIN))
         held = counters['prefixcache_pool_blocks{state="held"}']
         if not counters["prefixcache_requests_running"] and not held:
             return counters

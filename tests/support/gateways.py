@@ -59,9 +59,9 @@ class Gateway:
         async with self.http.get(self.url + path) as response:
             return response.status, await response.json()
 
-    async def counters(self) -> dict[str, float]:
+    async def counters(self, **headers: str) -> dict[str, float]:
         """Scrape /metrics: every sample by its name and labels."""
-        async with self.http.get(self.url + "/metrics") as response:
+        async with self.http.get(self.url + "/metrics", headers=headers) as response:
             lines = (await response.text()).splitlines()
         pairs = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
         return {name: float(value) for name, value in pairs}
