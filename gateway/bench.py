@@ -48,9 +48,15 @@ def bench() -> None:
 
 def each(
     read: Callable[[str], _T],
-) -> Callable[[click.Context, click.Parameter, str], tuple[_T, ...]]:
-    """Return an option's callback that reads the parts of a list with commas."""
-    return lambda _context, _parameter, text: tuple(read(part.strip()) for part in text.split(","))
+) -> Callable[[click.Context, click.Parameter, str | None], tuple[_T, ...]]:
+    """Return an option's callback that reads the parts of a list with commas; none where unsaid."""
+
+    def read_all(
+        _context: click.Context, _parameter: click.Parameter, text: str | None
+    ) -> tuple[_T, ...]:
+        return () if text is None else tuple(read(part.strip()) for part in text.split(","))
+
+    return read_all
 
 
 def one_of(names: Sequence[str]) -> Callable[[str], str]:

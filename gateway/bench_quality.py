@@ -47,14 +47,14 @@ _PRUNINGS = each(_pruning)
 @click.option(
     "--kv-format",
     "kv_formats",
-    callback=lambda *given: () if given[2] is None else _FORMATS(*given),
+    callback=_FORMATS,
     metavar="NAME,...",
     help="Compare formats of cached state instead, with the model's own.",
 )
 @click.option(
     "--kv-prune",
     "prunings",
-    callback=lambda *given: () if given[2] is None else _PRUNINGS(*given),
+    callback=_PRUNINGS,
     metavar="FIRST+RECENT,...",
     help="Compare pruned state instead, with all of it.",
 )

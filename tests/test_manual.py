@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from examples import attention_speed, gateway_cost, invariant_cost, kv_formats, kv_pruning
+from examples import attention_speed, gateway_cost, invariant_cost, kv_formats
 from examples.index_speed import (
     NOT_MEASURED,
     OURS,
@@ -139,8 +139,8 @@ def test_the_table_of_kv_formats_has_what_a_result_holds() -> None:
     machine = {"cores": 2, "processor": "CPU", "python": "3.11"}
     result = {"machine": machine, "results": [row | {"quality": quality}]}
     committed = kv_formats.PAGE.read_text(encoding="utf-8")
-    assert kv_formats.render(committed, read("kv_formats.json")) == committed
-    page = kv_formats.render(committed, result)
+    assert kv_formats.render_formats(committed, read("kv_formats.json")) == committed
+    page = kv_formats.render_formats(committed, result)
     assert "| `int8` | 11,880 | 20.12 | 0.00061 | 0.011 | 98.6% | 1.50 |" in page
     assert "10,390 tokens, 2 cores" in page
 
@@ -151,9 +151,9 @@ def test_the_table_of_pruned_state_has_what_a_result_holds() -> None:
     row = {"kv_prune": "4+512", "tokens": 8842, "whole_perplexity": 19.5, "quality": quality}
     machine = {"cores": 2, "processor": "CPU", "python": "3.11"}
     result = {"machine": machine, "results": [row]}
-    committed = kv_pruning.PAGE.read_text(encoding="utf-8")
-    assert kv_pruning.render(committed, read("kv_pruning.json")) == committed
-    page = kv_pruning.render(committed, result)
+    committed = kv_formats.PAGE.read_text(encoding="utf-8")
+    assert kv_formats.render_pruning(committed, read("kv_pruning.json")) == committed
+    page = kv_formats.render_pruning(committed, result)
     assert "| `4+512` | 8,842 | 19.50 | 20.12 | 0.061 | 3.2 | 87.1% |" in page
 
 
