@@ -17,6 +17,7 @@ WeightKind = Literal["float32", "float16", "bfloat16", "int8"]
 
 _ROUNDER = float(2**23)  # a float32 from here to twice it is an integer: its low bits spell it
 _LEAST_PEAK = 1e-30  # of a row of zeros, so that nothing is divided by 0
+_EXACT_ROWS = 16  # up to here each number of rows has a kernel of its own
 
 
 class Product(Protocol):
@@ -28,6 +29,24 @@ class Product(Protocol):
 
     def __call__(self, rows: Tensor) -> Tensor:
         """Return rows @ weight.T + bias."""
+
+
+def kernel_rows(n_rows: int) -> int:
+    """Return for how many rows a kernel is asked where there are `n_rows`: some more, if many.
+
+    oneDNN compiles a kernel for each number of rows, half a megabyte that it keeps. There are eight
+    sizes to each doubling: 68 up to 2,048 rows.
+    """
+    if n_rows <= _EXACT_ROWS:
+        return n_rows
+    step = max(4, 1 << ((n_rows - 1).bit_length() - 4))
+    return -(-n_rows // step) * step
+
+
+def _filled(rows: Tensor) -> Tensor:
+    """Return the rows [n, in_features] and zeros after them, `kernel_rows(n)` in all."""
+    missing = kernel_rows(len(rows)) - len(rows)
+    return functional.pad(rows, (0, 0, 0, missing)) if missing else rows
 
 
 class PlainProduct:
@@ -55,9 +74,9 @@ class OneDnnProduct:
     def __call__(self, rows: Tensor) -> Tensor:
         """See `Product`."""
         product: Tensor = torch.ops.mkldnn._linear_pointwise(
-            rows.to(self._dtype), self._weight, self._bias, "none", [], ""
+            _filled(rows.to(self._dtype)), self._weight, self._bias, "none", [], ""
         )
-        return product.float()
+        return product[: len(rows)].float()
 
 
 class HalfProduct:
@@ -94,7 +113,7 @@ class Int8Product:
         peaks = rows.abs().amax(dim=1, keepdim=True).clamp_min_(_LEAST_PEAK)
         shifted = (rows * (self._levels / peaks)).add_(_ROUNDER + self._middle)
         product: Tensor = torch.ops.onednn.qlinear_pointwise(
-            shifted.view(torch.int32).to(torch.uint8),
+            _filled(shifted.view(torch.int32).to(torch.uint8)),
             1.0,
             self._middle,
             self._weight,
@@ -108,7 +127,7 @@ class Int8Product:
             [],
             "",
         )
-        product.mul_(peaks.div_(self._levels))
+        product = product[: len(rows)].mul_(peaks.div_(self._levels))
         return product if self._bias is None else product.add_(self._bias)
 
 

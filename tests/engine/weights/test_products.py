@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 import pytest
 import torch
 from torch import Tensor
+from torch.profiler import profile
 
 from prefixcache.config import EngineConfig, WeightsName
 from prefixcache.engine.weights import choice
@@ -48,6 +49,22 @@ def test_products_agree_with_float32(kind: WeightKind, has_bias: bool, n_rows: i
     found = packer(kind)(weight, bias)(rows)
     assert found.dtype == torch.float32
     assert (found - expected).norm() <= TOLERANCE[kind] * expected.norm()
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.values != ("float16",)])
+def test_kernels_are_compiled_for_few_numbers_of_rows(kind: WeightKind) -> None:
+    """Every number of rows up to 128 takes 36 kernels, and each gives as many rows as it got."""
+    product = packer(kind)(random(32, 64, seed=1), random(32, seed=2))
+    rows = random(128, 64, seed=3)
+    whole = product(rows)
+    with profile(record_shapes=True) as profiler:
+        for n_rows in range(1, 129):
+            found = product(rows[:n_rows])
+            assert (found - whole[:n_rows]).norm() <= 2 * TOLERANCE[kind] * whole.norm()
+            assert len(found) == n_rows
+    calls = [event for event in profiler.events() if event.name.endswith("linear_pointwise")]
+    assert len(calls) == 128
+    assert len({event.input_shapes[0][0] for event in calls}) == 36
 
 
 @pytest.mark.parametrize("kind", KINDS)
