@@ -17,16 +17,16 @@ PAGE = ROOT / "gateway/manual/gateway-cost.md"
 def rates_table(result: Result) -> str:
     """Return the table of rates and latencies; in brackets, rates against the plain handler's."""
     lines = [
-        "| answers | at once | server | requests/s | p50, ms | p99, ms | added p50 | added p99 |",
-        "|---" * 8 + "|",
+        "| answers | tokens | at once | server | requests/s | p50, ms | p99, ms | added p50"
+        " | added p99 |",
+        "|---" * 9 + "|",
     ]
     for row in result["rows"]:
+        kind = "streamed" if row["is_streamed"] else "whole"
+        rate = f"{amount(row['requests_per_second'])} ({row['to_plain']:.2f})"
         figures = (row[name] for name in ("p50_ms", "p99_ms", "added_p50_ms", "added_p99_ms"))
-        lines.append(
-            f"| {'streamed' if row['is_streamed'] else 'whole'} | {row['at_once']}"
-            f" | {row['server']} | {amount(row['requests_per_second'])} ({row['to_plain']:.2f})"
-            f" | {' | '.join(map(amount, figures))} |"
-        )
+        cells = (kind, row["tokens"], row["at_once"], row["server"], rate, *map(amount, figures))
+        lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(lines)
 
 

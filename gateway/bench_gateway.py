@@ -36,7 +36,15 @@ _Result = dict[str, list[dict[str, object]]]
     help="Another gateway on this machine, to compare; may be given several times.",
 )
 @click.option("--plain-port", type=click.IntRange(0, 65535), default=0, show_default=True)
-@click.option("--tokens", "n_tokens", type=click.IntRange(1, 100), default=64, show_default=True)
+@click.option(
+    "--tokens",
+    "lengths",
+    type=click.IntRange(1, 1000),
+    multiple=True,
+    default=(64, 256),
+    show_default=True,
+    help="Of an answer; may be given several times.",
+)
 @click.option("--at-once", type=click.IntRange(min=1), multiple=True, default=(1, 16, 64))
 @click.option("--seconds", type=click.FloatRange(min=0.1), default=1.0, show_default=True)
 @click.option("--repeats", type=click.IntRange(min=1), default=5, show_default=True)
@@ -48,7 +56,7 @@ def gateway(
     model: Path | None,
     urls: dict[str, str],
     plain_port: int,
-    n_tokens: int,
+    lengths: tuple[int, ...],
     at_once: tuple[int, ...],
     seconds: float,
     repeats: int,
@@ -68,16 +76,18 @@ def gateway(
     async def run() -> _Result:
         with tempfile.TemporaryDirectory() as scratch:
             setting = Setting.on_two_cores(Path(scratch), folder)
-            rows = await rates(
-                setting,
-                urls,
-                at_once=at_once,
-                n_tokens=n_tokens,
-                seconds=seconds,
-                repeats=repeats,
-                plain_port=plain_port,
-                report=_say,
-            )
+            rows = []
+            for n_tokens in lengths:
+                rows += await rates(
+                    setting,
+                    urls,
+                    at_once=at_once,
+                    n_tokens=n_tokens,
+                    seconds=seconds,
+                    repeats=repeats,
+                    plain_port=plain_port,
+                    report=_say,
+                )
             held = await open_streams(setting, streams)
             _say(str(held))
             large = await large_prompts(
@@ -93,7 +103,7 @@ def gateway(
     for row in chain.from_iterable(result.values()):
         click.echo("  ".join(f"{name}={value}" for name, value in row.items()))
     if json_file is not None:
-        save(json_file, {"tokenizer": folder.name, "tokens": n_tokens, **result})
+        save(json_file, {"tokenizer": folder.name, **result})
 
 
 def _say(line: str) -> None:

@@ -98,10 +98,10 @@ class Setting:
         return request_bytes(url, path, body, key=self.key)
 
     def chat(self, user: str, *, n_tokens: int, is_streamed: bool) -> bytes:
-        """Return the body of a question that is answered with so many of its own tokens."""
+        """Return the body of a question whose tokens, over and over, are the answer's."""
         messages = [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": user}]
         body = {"model": self.model.name, "messages": messages, "max_tokens": n_tokens}
-        return msgspec.json.encode(body | {"stream": is_streamed})
+        return msgspec.json.encode(body | {"stream": is_streamed, "ignore_eos": True})
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ async def rates(
                 found = await load(urls[name], request, at_once=cell.at_once, seconds=seconds)
                 loads.setdefault((cell, name), []).append(found)
                 report(f"turn {turn + 1}: {name}: {cell}: {found.per_second:.0f} requests/s")
-        return [_row(loads, cell, name) for cell in cells for name in urls]
+        return [_row(loads, cell, name, n_tokens) for cell in cells for name in urls]
 
 
 async def _warm_up(setting: Setting, url: str, body: bytes) -> None:
@@ -187,13 +187,14 @@ def _hold_all(setting: Setting, name: str, url: str) -> None:
 
 
 def _row(
-    loads: Mapping[tuple[Cell, str], Sequence[Load]], cell: Cell, name: str
+    loads: Mapping[tuple[Cell, str], Sequence[Load]], cell: Cell, name: str, n_tokens: int
 ) -> dict[str, object]:
     own, plain = loads[cell, name], loads[cell, PLAIN]
     p50, p99 = _milliseconds(own, 0.5), _milliseconds(own, 0.99)
     ratios = [ours.per_second / other.per_second for ours, other in zip(own, plain, strict=True)]
     return {
         "server": name,
+        "tokens": n_tokens,
         "is_streamed": cell.is_streamed,
         "at_once": cell.at_once,
         "requests_per_second": round(statistics.median(each.per_second for each in own), 1),

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from itertools import product
 from pathlib import Path
 
 import psutil
@@ -76,11 +77,12 @@ def test_the_command_measures_all_that_it_says(tmp_path: Path) -> None:
     model = tmp_path / "echo"
     write_chat_tokenizer(model)
     file = tmp_path / "result.json"
-    sizes = ("--at-once", "2", "--seconds", "0.1", "--repeats", "1", "--tokens", "8")
+    sizes = ("--at-once", "2", "--seconds", "0.1", "--repeats", "1")
+    lengths = ("--tokens", "8", "--tokens", "150")  # more than the prompt has
     few = ("--streams", "10", "--large-seconds", "0.1", "--large-bytes", "100000")
     command = (sys.executable, "-m", "gateway.cli", "bench", "gateway", "--json", str(file))
     done = subprocess.run(
-        [*command, *sizes, *few, "--model", str(model)],
+        [*command, *sizes, *lengths, *few, "--model", str(model)],
         capture_output=True,
         text=True,
         timeout=200,
@@ -88,8 +90,8 @@ def test_the_command_measures_all_that_it_says(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     result = json.loads(file.read_text(encoding="utf-8"))
-    rows = {(row["server"], row["is_streamed"]): row for row in result["rows"]}
-    assert set(rows) == {(name, kind) for name in ("gateway", "plain") for kind in (False, True)}
+    rows = {(row["server"], row["is_streamed"], row["tokens"]): row for row in result["rows"]}
+    assert set(rows) == set(product(("gateway", "plain"), (False, True), (8, 150)))
     assert all(row["requests_per_second"] > 0 for row in rows.values())
     assert [row["streams"] for row in result["open_streams"]] == [10]
     assert [row["large_prompts_answered"] for row in result["large_prompts"]] == [0, 4]
