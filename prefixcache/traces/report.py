@@ -52,14 +52,14 @@ def headline() -> str:
 
 def row_notes(row: ReplayRow) -> Iterator[str]:
     """Yield what else is to be known of a row: its warm-up, and what what-ifs counted."""
-    limit = "unlimited" if row.capacity_blocks is None else f"{row.capacity_blocks:,}"
-    name = f"{row.trace}, {row.policy}, {limit}"
+    name = f"{row.trace}, {row.policy}, {_limit(row.capacity_blocks)}"
     if row.after_warm_up is not None:
         rate = _rate(row.after_warm_up.rates.by_token)
         yield f"{name}: by token {rate} without the first {row.warm_up_requests:,} requests"
     for key, value in row.extras.items():
         if not isinstance(value, list):
-            yield f"{name}: {key.replace('_', ' ')} {_shown(value)}"
+            shown = _limit(value) if key.endswith("capacity_blocks") else _shown(value)
+            yield f"{name}: {key.replace('_', ' ')} {shown}"
 
 
 def result_table(results: Sequence[ReplayResult]) -> list[tuple[str, ...]]:
@@ -162,7 +162,7 @@ def _oddities(result: ReplayResult) -> Iterator[str]:
 def _row_cells(row: ReplayRow) -> tuple[str, ...]:
     return (
         row.trace,
-        "unlimited" if row.capacity_blocks is None else f"{row.capacity_blocks:,}",
+        _limit(row.capacity_blocks),
         row.policy,
         f"{row.block_tokens:,}",
         f"{row.counted.sums.hit_blocks:,}",
@@ -170,6 +170,10 @@ def _row_cells(row: ReplayRow) -> tuple[str, ...]:
         _rate(row.counted.rates.by_block),
         _rate(row.counted.rates.mean_per_request),
     )
+
+
+def _limit(n_blocks: object) -> str:
+    return "unlimited" if n_blocks is None else f"{n_blocks:,}"
 
 
 def _shown(value: object) -> str:

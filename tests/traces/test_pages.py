@@ -164,6 +164,15 @@ def test_a_report_that_cannot_be_written_is_one_line(
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
+def test_a_tier_without_a_limit_is_shown_as_such(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And not as some huge number of blocks."""
+    path = write_mooncake(tmp_path / "a.jsonl", (1, 2), (1, 3))
+    assert run(path, "--host-capacity", "unlimited", "--capacity", 2) == 0
+    assert "host capacity blocks unlimited" in capsys.readouterr().out
+
+
 def test_what_ifs_are_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Replicas, tiers and published prompts; the last need tenants."""
     path = write_mooncake(tmp_path / "a.jsonl", (1, 2), (1, 3))

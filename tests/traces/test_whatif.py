@@ -103,6 +103,13 @@ def test_a_host_tier_gives_back_what_left_the_device() -> None:
     assert lane.extras() == {"host_capacity_blocks": 9, "host_hit_blocks": 4}
 
 
+def test_a_host_tier_without_a_limit_gives_up_nothing() -> None:
+    """All four come back, and its capacity is no number."""
+    lane = cache(1, tier_blocks={"host": None})
+    assert served(lane, *trace((1,), (2,), (3,), (4,), (1,), (2,), (3,), (4,)))[4:] == [1] * 4
+    assert lane.extras() == {"host_capacity_blocks": None, "host_hit_blocks": 4}
+
+
 def test_a_host_tier_gives_up_what_was_not_used_for_longest() -> None:
     """What came back keeps its copy below: 3 and 4 are there when 2 is asked for."""
     lane = cache(1, tier_blocks={"host": 2})

@@ -14,7 +14,7 @@ from prefixcache.traces.simulate import TraceClock
 from prefixcache.traces.whatif.lower_tiers import LowerTiers
 
 _NOBODY = Namespace()  # whose requests have no tenant
-UNLIMITED_BLOCKS = 2**48
+_UNLIMITED_BLOCKS = 2**48
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class CacheOptions:
 
     is_isolated: bool = False  # a tenant matches its own and what is published
     published: Sequence[tuple[int, ...]] = ()  # hash ids of prompts that all may share
-    tier_blocks: Mapping[str, int] = field(default_factory=dict)  # below the device, by name
+    tier_blocks: Mapping[str, int | None] = field(default_factory=dict)  # below the device, by name
 
 
 class TraceCache:
@@ -43,7 +43,7 @@ class TraceCache:
     ) -> None:
         if capacity_blocks is not None and capacity_blocks < 1:
             raise ConfigError("capacity_blocks", capacity_blocks, "must be at least 1")
-        self._capacity = UNLIMITED_BLOCKS if capacity_blocks is None else capacity_blocks
+        self._capacity = _UNLIMITED_BLOCKS if capacity_blocks is None else capacity_blocks
         self._options = options
         self._tiers = LowerTiers(options.tier_blocks) if options.tier_blocks else None
         self._clock = TraceClock()

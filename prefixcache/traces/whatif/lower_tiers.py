@@ -17,8 +17,8 @@ class LowerTiers:
     in a tier than its capacity; `trim` ends that.
     """
 
-    def __init__(self, capacities: Mapping[str, int]) -> None:
-        """`capacities`: blocks of each tier by its name, the fastest first."""
+    def __init__(self, capacities: Mapping[str, int | None]) -> None:
+        """`capacities`: blocks of each tier by its name, the fastest first; None: no limit."""
         self._tiers = [_Tier(name, n_blocks) for name, n_blocks in capacities.items()]
         self._n_made = 0
 
@@ -51,7 +51,7 @@ class LowerTiers:
     def trim(self, cache: PrefixCache) -> None:
         """Move copies down until they fit, and give up those that fit nowhere."""
         for place, tier in enumerate(self._tiers):
-            while tier.n_blocks > tier.capacity_blocks:
+            while not tier.may_keep(tier.n_blocks):
                 oldest = next(iter(tier.copies))
                 if not self._put(place + 1, oldest, tier.take(oldest)):
                     cache.copies.forget(oldest)
@@ -71,7 +71,7 @@ class LowerTiers:
     def _put(self, first: int, handle: int, n_blocks: int) -> bool:
         """Put a copy into a tier from place `first` on that is large enough; False: none is."""
         for tier in self._tiers[first:]:
-            if n_blocks <= tier.capacity_blocks:
+            if tier.may_keep(n_blocks):
                 tier.copies[handle] = n_blocks
                 tier.n_blocks += n_blocks
                 return True
@@ -81,14 +81,18 @@ class LowerTiers:
 class _Tier:
     """One tier: blocks by handle, what was used last in the end."""
 
-    def __init__(self, name: str, capacity_blocks: int) -> None:
-        if capacity_blocks < 1:
+    def __init__(self, name: str, capacity_blocks: int | None) -> None:
+        if capacity_blocks is not None and capacity_blocks < 1:
             raise ConfigError(f"{name}_capacity", capacity_blocks, "must be at least 1 block")
         self.name = name
         self.capacity_blocks = capacity_blocks
         self.copies: OrderedDict[int, int] = OrderedDict()
         self.n_blocks = 0
         self.hit_blocks = 0
+
+    def may_keep(self, n_blocks: int) -> bool:
+        """Return whether so many blocks are no more than it has room for when it is empty."""
+        return self.capacity_blocks is None or n_blocks <= self.capacity_blocks
 
     def take(self, handle: int) -> int:
         """Take a copy out and return its blocks; 0: it is not here."""

@@ -10,7 +10,7 @@ from prefixcache.errors import ConfigError
 from prefixcache.traces.capacity import Capacity
 from prefixcache.traces.lanes import IndexLane, Lane, MakePolicy
 from prefixcache.traces.running import RunningTimes
-from prefixcache.traces.whatif.caches import UNLIMITED_BLOCKS, CacheOptions, TraceCache
+from prefixcache.traces.whatif.caches import CacheOptions, TraceCache
 from prefixcache.traces.whatif.replicas import ROUTINGS, Replicas
 
 
@@ -61,14 +61,9 @@ class WhatIf:
         options = CacheOptions(
             is_isolated=self.is_isolated,
             published=self.published,
-            tier_blocks=self._tier_blocks(block_tokens),
+            tier_blocks={name: size.in_blocks(block_tokens) for name, size in self.tiers.items()},
         )
         caches = [TraceCache(policy, capacity_blocks, options) for _ in range(self.n_replicas)]
         if self.n_replicas == 1:
             return caches[0]
         return Replicas(caches, self.routing, rng=random.Random(self.seed))  # noqa: S311 (no secret)
-
-    def _tier_blocks(self, block_tokens: int) -> dict[str, int]:
-        """Return the blocks of each tier; one without a limit has as many as any trace."""
-        sizes = {name: size.in_blocks(block_tokens) for name, size in self.tiers.items()}
-        return {name: UNLIMITED_BLOCKS if n is None else n for name, n in sizes.items()}
