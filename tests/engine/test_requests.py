@@ -92,6 +92,7 @@ def test_many_long_outputs_in_a_small_pool_all_finish() -> None:
         expected = oracle(bench.reference, prompt_ids(10, seed=number), 36)
         assert expected.is_same(bench.answers[f"r{number}"].token_ids)
     assert order[:1] == ["r0"]
+    assert bench.engine.stats().preemptions_total > 0
     assert bench.answers["r0"].finished.usage.output_tokens == 36
     assert bench.n_held == 0
 
@@ -368,10 +369,11 @@ def test_settings_that_cannot_work_stop_the_start(setting: str) -> None:
         EngineConfig(**settings)
 
 
-def test_pool_too_small_for_anything_stops_the_start() -> None:
+@pytest.mark.parametrize("n_bytes", [0, 100])
+def test_pool_too_small_for_anything_stops_the_start(n_bytes: int) -> None:
     """KV memory for less than a few blocks is refused with what it would hold."""
     with pytest.raises(ConfigError, match="kv_memory"):
-        Bench(kv_memory_bytes=100)
+        Bench(kv_memory_bytes=n_bytes)
 
 
 def test_block_larger_than_chunks_and_prompts_works() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -89,6 +90,20 @@ async def test_every_kind_of_message_is_read(gateway: Gateway, message: dict[str
     """Roles old and new, and refusals, come into the prompt as text."""
     reply: Any = await said(gateway, messages=[message])
     assert reply["choices"][0]["message"]["content"] == TEXT
+
+
+@pytest.mark.parametrize("marked", [(6,), (0, 6), range(7)], ids=str)
+async def test_anthropics_marks_on_parts_change_nothing(
+    gateway: Gateway, marked: Sequence[int]
+) -> None:
+    """Clients of both dialects leave cache_control on a message's parts: the prompt has none."""
+    parts: list[dict[str, Any]] = [{"type": "text", "text": f"part {n} "} for n in range(7)]
+    plain: Any = await said(gateway, messages=[{"role": "user", "content": parts}], max_tokens=99)
+    for index in marked:
+        parts[index] = parts[index] | {"cache_control": {"type": "ephemeral"}}
+    reply: Any = await said(gateway, messages=[{"role": "user", "content": parts}], max_tokens=99)
+    assert reply["choices"][0]["message"] == plain["choices"][0]["message"]
+    assert reply["usage"]["prompt_tokens"] == plain["usage"]["prompt_tokens"]
 
 
 async def test_a_call_in_the_old_form_is_read(gateway: Gateway) -> None:

@@ -8,6 +8,7 @@ import json
 import logging
 import socket
 import sys
+import time
 from collections.abc import AsyncIterator
 from itertools import pairwise
 from pathlib import Path
@@ -29,6 +30,7 @@ from tests.support.tokenizers import write_piece_tokenizer
 from tests.support.waiting import until
 
 TEXT = "/v1/completions"
+SECONDS_PER_TOKEN = 0.02
 FAKE = (sys.executable, "-m", "tests.support.fake_worker")
 
 
@@ -205,7 +207,7 @@ class Life:
         self.signals = StopSignals()
         self.said: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         config = GatewayConfig(port=0, served_model_name=MODEL, **settings)  # type: ignore[arg-type]
-        backend = echo_backend(folder, seconds_per_token=0.02)
+        backend = echo_backend(folder, seconds_per_token=SECONDS_PER_TOKEN)
         self.serving = asyncio.create_task(
             serve(
                 Settings(server=config),
@@ -248,6 +250,22 @@ async def test_a_stop_lets_running_requests_end(tmp_path: Path) -> None:
                 await stranger.models.list()
         texts += [chunk.choices[0].text async for chunk in stream]
         assert "".join(texts) == "one" * 20
+    assert await asyncio.wait_for(life.serving, 5) == 0
+
+
+async def test_a_drain_keeps_the_pace_of_streams(tmp_path: Path) -> None:
+    """Tokens come one by one while the server waits for the stream's end, as they did before."""
+    life = Life(tmp_path, drain_seconds=10)
+    async with await life.client() as client:
+        came = []
+        async for _ in await stream_of(client, 30):
+            came.append(time.perf_counter())
+            if len(came) == 5:
+                life.signals.notice(15)
+    gaps = [later - earlier for earlier, later in pairwise(came[4:30])]
+    assert came[29] - came[4] > 25 * SECONDS_PER_TOKEN / 2  # not all of them at the end
+    assert sorted(gaps)[len(gaps) // 2] < 5 * SECONDS_PER_TOKEN
+    assert max(gaps) < 1  # nor after a wait
     assert await asyncio.wait_for(life.serving, 5) == 0
 
 

@@ -110,6 +110,19 @@ async def test_the_grafana_dashboard_asks_for_what_there_is(tmp_path: Path) -> N
             assert set(group.split(", ")) <= labels, query
 
 
+async def test_the_grafana_dashboards_rates_are_shares(tmp_path: Path) -> None:
+    """What is divided is a part of what it is divided by: the hit rate is cached of all tokens."""
+    ratio = re.compile(r"sum\(rate\((\w+)\[\S+\)\) / \(sum\(rate\((\w+)\[\S+\)\) > 0\)")
+    parts = [found.groups() for query in dashboard_queries() if (found := ratio.fullmatch(query))]
+    assert len(parts) == sum("/" in query for query in dashboard_queries())
+    async with running_gateway(echo_backend(tmp_path)) as gateway:
+        for _ in range(2):
+            await gateway.post(TEXT, {"model": MODEL, "prompt": "one two three"})
+        samples = await gateway.counters()
+    shares = {part: samples[part] / samples[whole] for part, whole in parts if samples[whole]}
+    assert shares == {"prefixcache_cached_tokens_total": 2 / 6}
+
+
 async def test_every_metric_is_on_the_grafana_dashboard(tmp_path: Path) -> None:
     """What is exposed can be seen."""
     async with running_gateway(echo_backend(tmp_path)) as gateway:

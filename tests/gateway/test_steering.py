@@ -79,6 +79,8 @@ async def test_an_invalidation_waits_for_nobody(keyed: Keyed) -> None:
     assert (await request(keyed, "POST", INVALIDATE, {"kind": "everything"}))[0] == 200
     assert not running.done()
     assert (await running)[0] == 200
+    assert await cached(keyed, ACME, own) < 16
+    assert await cached(keyed, ACME, own) >= 16
 
 
 @pytest.mark.parametrize(
