@@ -127,6 +127,11 @@ class ChatBody(GenerationBody, frozen=True, kw_only=True):
     web_search_options: JsonObject | None = None
     moderation: JsonObject | None = None
 
+    add_generation_prompt: bool | None = None  # these four are vLLM's
+    continue_final_message: bool | None = None
+    chat_template: str | None = None
+    chat_template_kwargs: JsonObject | None = None
+
 
 Prompt = str | list[str | TokenNumber | list[TokenNumber]]  # a list holds one kind
 _PROMPT_SCHEMA = msgspec.json.schema(Prompt)
@@ -151,6 +156,10 @@ CHAT_NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "prediction": (),
     "web_search_options": (),
     "moderation": (),
+    "add_generation_prompt": (True,),
+    "continue_final_message": (False,),
+    "chat_template": (),
+    "chat_template_kwargs": ({},),
 }
 COMPLETION_NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "suffix": ("",),

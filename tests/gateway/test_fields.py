@@ -49,6 +49,10 @@ OPTIONAL = (
     "echo",
     "suffix",
     "best_of",
+    "chat_template",
+    "chat_template_kwargs",
+    "continue_final_message",
+    "add_generation_prompt",
 )
 ODD_VALUES: tuple[Any, ...] = (
     None,
@@ -165,6 +169,10 @@ async def test_a_wrong_value_is_refused_by_name(gateway: Gateway, field: str, va
         (CHAT, "functions", [{"name": "f"}]),
         (CHAT, "modalities", ["text", "audio"]),
         (CHAT, "audio", {}),
+        (CHAT, "chat_template", "{{ 7 * 7 }}"),
+        (CHAT, "chat_template_kwargs", {"enable_thinking": False}),
+        (CHAT, "continue_final_message", True),
+        (CHAT, "add_generation_prompt", False),
         (TEXT, "suffix", "end"),
         (TEXT, "best_of", 2),
     ],
@@ -193,6 +201,9 @@ async def test_neutral_values_of_unbuilt_fields_are_taken(gateway: Gateway) -> N
         "tool_choice": "auto",
         "modalities": ["text"],
         "top_logprobs": 0,
+        "chat_template_kwargs": {},
+        "continue_final_message": False,
+        "add_generation_prompt": True,
     }
     assert (await gateway.post(CHAT, CHAT_BODY | neutral))[0] == 200
 
