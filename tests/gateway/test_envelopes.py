@@ -9,12 +9,16 @@ from aiohttp.test_utils import make_mocked_request
 
 from gateway.envelopes import Envelope, envelope_for
 from gateway.errors import (
+    AccessRefusedError,
     BodyTooLargeError,
     DrainingError,
     GenerationFailedError,
     InvalidRequestError,
     ModelNotFoundError,
+    ModelRefusedError,
     OverloadedError,
+    RateLimitedError,
+    UnauthenticatedError,
 )
 from gateway.verdicts import verdict
 from prefixcache.types import FailureKind
@@ -35,6 +39,10 @@ def of(path: str) -> Envelope:
     ("error", "status", "kind"),
     [
         (InvalidRequestError("no", "system"), 400, "invalid_request_error"),
+        (UnauthenticatedError(is_missing=True), 401, "authentication_error"),
+        (AccessRefusedError(needs_admin=False), 403, "permission_error"),
+        (ModelRefusedError("other"), 403, "permission_error"),
+        (RateLimitedError("tokens", 60, 1.5), 429, "rate_limit_error"),
         (ModelNotFoundError("other", "tiny"), 404, "not_found_error"),
         (BodyTooLargeError(5), 413, "request_too_large"),
         (OVERLOADED, 529, "overloaded_error"),
@@ -58,6 +66,9 @@ def test_anthropics_envelope(error: BaseException, status: int, kind: str) -> No
     ("error", "status", "name", "reason"),
     [
         (InvalidRequestError("no", "x"), 400, "INVALID_ARGUMENT", "INVALID_VALUE"),
+        (UnauthenticatedError(is_missing=True), 401, "UNAUTHENTICATED", "INVALID_API_KEY"),
+        (AccessRefusedError(needs_admin=False), 403, "PERMISSION_DENIED", "ACCESS_REFUSED"),
+        (RateLimitedError("tokens", 60, 1.5), 429, "RESOURCE_EXHAUSTED", "RATE_LIMIT_EXCEEDED"),
         (ModelNotFoundError("other", "tiny"), 404, "NOT_FOUND", "MODEL_NOT_FOUND"),
         (OVERLOADED, 429, "RESOURCE_EXHAUSTED", "OVERLOADED"),
         (DrainingError("stops"), 503, "UNAVAILABLE", "DRAINING"),
