@@ -153,7 +153,7 @@ def commands() -> None:
     "serve",
     epilog="Example: prefixcache serve --model ./my-model --adapter formal=./formal",
 )
-@click.option("--model", help="Model folder, .gguf file or hub name.  [default: a small one]")
+@click.option("--model", help="Folder, .gguf file or hub name[@revision].  [default: a small one]")
 @click.option("--host", help="Address to bind.  [default: 127.0.0.1]")
 @click.option("--port", type=click.IntRange(0, 65535), help="0 picks a free one.  [default: 8000]")
 @click.option(

@@ -49,7 +49,7 @@ class Pruning(NamedTuple):
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What an engine loads and how much it may use."""
 
-    model: str | None = None  # folder, .gguf file or hub name; None: the default chat model
+    model: str | None = None  # folder, .gguf file, hub name[@revision]; None: the default model
     adapters: dict[str, str] = {}  # LoRA adapters to begin with: folders by name
     dtype: DType = "auto"  # auto: float32 on a CPU, the checkpoint's own on a GPU
     weights: WeightsName = "auto"  # what products read; auto: 16bit on a CPU, dtype on a GPU

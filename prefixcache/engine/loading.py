@@ -17,7 +17,7 @@ from prefixcache.engine.fingerprint import model_fingerprint
 from prefixcache.engine.invariance import check_invariance
 from prefixcache.engine.model import PagedModel
 from prefixcache.engine.owning import own_weights
-from prefixcache.engine.resolve import resolve_model, serving_folder
+from prefixcache.engine.resolve import HubModel, hub_name, resolve_model, serving_folder
 from prefixcache.engine.resources import kv_memory_bytes, usable_device, use_threads
 from prefixcache.engine.rotary import longest_steady_tokens
 from prefixcache.engine.selfcheck import N_TOKENS, check_model
@@ -53,9 +53,11 @@ def load_model(
     source = resolve_model(config.model, env=env, report=report)
     folder = serving_folder(source, env=env, report=report)
     report(f"loading {source} on {device}")
+    on_hub = source if isinstance(source, HubModel) else None
     try:
         model, found = AutoModelForCausalLM.from_pretrained(
-            source,
+            source if on_hub is None else on_hub.name,
+            revision="main" if on_hub is None else on_hub.commit,
             dtype=dtype,
             attn_implementation="eager",
             trust_remote_code=False,
@@ -191,10 +193,10 @@ def _refuse_variance(paged: PagedModel, config: EngineConfig, *, keeps_modules: 
 
 
 def _short_name(model: str) -> str:
-    """Return what clients call the model: a hub name as it is, a path by its last part."""
+    """Return what clients call the model: a hub name without revision, a path by its last part."""
     path = Path(model).expanduser()
     if not path.exists():
-        return model
+        return hub_name(model)
     return path.resolve().stem if path.is_file() else path.resolve().name
 
 

@@ -6,6 +6,7 @@ import hashlib
 import re
 import shutil
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from huggingface_hub import snapshot_download
@@ -17,7 +18,7 @@ from prefixcache.engine.model_cache import Report, cache_folder, made_once
 from prefixcache.errors import ConfigError, ModelError
 from prefixcache.text.tokenizer import TOKENIZER_FILE, Tokenizer
 
-_HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
+_HUB_NAME = re.compile(r"(?P<name>[\w-][\w.-]*(/[\w-][\w.-]*)?)(@(?P<revision>[\w./-]+))?")
 _TOKENIZER_FILES = [
     "config.json",
     "tokenizer*",
@@ -31,18 +32,37 @@ _TOKENIZER_FILES = [
 ]
 
 
-def resolve_model(model: str | None, *, env: Mapping[str, str], report: Report) -> Path | str:
-    """Return what transformers loads `model` from: a folder, or a name on the hub.
+@dataclass(frozen=True, slots=True)
+class HubModel:
+    """A model on the hub, all of it at one commit."""
+
+    name: str
+    commit: str
+    folder: Path  # a snapshot of its configuration and tokenizer files
+
+    def __str__(self) -> str:
+        return f"{self.name} at {self.commit}"
+
+
+def hub_name(model: str) -> str:
+    """Return `model`, a name on the hub, without the revision that it may have."""
+    return model.partition("@")[0]
+
+
+def resolve_model(model: str | None, *, env: Mapping[str, str], report: Report) -> Path | HubModel:
+    """Return what transformers loads `model` from: a folder, or a commit on the hub.
 
     None is the default chat model, fetched and converted once. A folder is itself. A .gguf file
-    is converted once. Anything else is a name on the hub, as it is.
+    is converted once. Anything else is a name on the hub: NAME is its newest commit,
+    NAME@REVISION that of a commit, tag or branch. Its configuration and tokenizer are downloaded.
 
     A converted file is known again by its path, size and time of change, not by its contents:
     a start takes seconds, and hashing a large file would take longer than that.
 
     Raises:
         ConfigError: the file or folder is missing or no model.
-        ModelError: the default model cannot be fetched, or a file cannot be converted.
+        ModelError: the default model cannot be fetched, a file cannot be converted, or the hub
+            cannot be reached or has no such model or revision.
     """
     if model is None:
         return _default(env, report)
@@ -51,27 +71,28 @@ def resolve_model(model: str | None, *, env: Mapping[str, str], report: Report) 
         return _checked_folder(path)
     if path.suffix == ".gguf":
         return _converted(path, env, report)
-    if path.exists() or not _HUB_NAME.fullmatch(model):
+    on_hub = _HUB_NAME.fullmatch(model)
+    if path.exists() or on_hub is None:
         found = "is a file" if path.exists() else "does not exist"
         raise ConfigError("model", model, f"{found}; name a folder, a .gguf file or a hub name")
-    return model
+    return _downloaded(on_hub["name"], on_hub["revision"])
 
 
-def serving_folder(source: Path | str, *, env: Mapping[str, str], report: Report) -> Path:
+def serving_folder(source: Path | HubModel, *, env: Mapping[str, str], report: Report) -> Path:
     """Return a folder with the tokenizer.json and chat template of `source`.
 
     Where there is only a tokenizer that runs in Python, transformers turns it into a fast one,
     once; it is kept in the cache folder. Code that comes with a model is never run.
 
     Args:
-        source: what `resolve_model` returned; a hub name's tokenizer files are downloaded.
+        source: what `resolve_model` returned.
         env: says where the cache folder is.
         report: takes a line for people.
 
     Raises:
-        ModelError: the hub cannot be reached, or there is no tokenizer that can be read.
+        ModelError: there is no tokenizer that can be read.
     """
-    folder = _downloaded(source) if isinstance(source, str) else source
+    folder = source.folder if isinstance(source, HubModel) else source
     if (folder / TOKENIZER_FILE).exists():
         return folder
 
@@ -118,11 +139,13 @@ def _fingerprint(path: Path) -> str:
     return hashlib.sha256(known.encode()).hexdigest()[:16]
 
 
-def _downloaded(name: str) -> Path:
+def _downloaded(name: str, revision: str | None) -> HubModel:
     try:
-        return Path(snapshot_download(name, allow_patterns=_TOKENIZER_FILES))
+        folder = Path(snapshot_download(name, revision=revision, allow_patterns=_TOKENIZER_FILES))
     except (OSError, ValueError) as error:
-        raise ModelError(f"{name} cannot be had from the hub: {error}") from error
+        asked = name if revision is None else f"{name}@{revision}"
+        raise ModelError(f"{asked} cannot be had from the hub: {error}") from error
+    return HubModel(name, folder.name, folder)  # the hub's cache names snapshots by commit
 
 
 def _write_fast_tokenizer(folder: Path, part: Path) -> None:

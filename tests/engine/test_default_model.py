@@ -14,16 +14,20 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
+from prefixcache.config import EngineConfig
+from prefixcache.engine import Engine
 from prefixcache.engine.default_model import DEFAULT_GGUF, PinnedFile, fetch_default_model
 from prefixcache.engine.model_cache import cache_folder, made_once
-from prefixcache.engine.resolve import resolve_model, serving_folder
+from prefixcache.engine.resolve import HubModel, resolve_model, serving_folder
 from prefixcache.errors import ConfigError, ModelError
 from prefixcache.text import PromptEncoder, Tokenizer
+from tests.support.models import write_tiny_model
 from tests.support.tokenizers import write_chat_tokenizer
 
 CONTENT = b"GGUF, or so it says"
@@ -233,10 +237,63 @@ def test_a_folder_with_a_model_is_itself(tmp_path: Path) -> None:
     assert resolve_model(str(tmp_path), env={}, report=quiet) == tmp_path
 
 
-def test_a_name_that_is_no_path_is_a_hub_name() -> None:
-    """owner/name and a bare name go to transformers as they are."""
-    for name in ("HuggingFaceTB/SmolLM2-135M-Instruct", "gpt2"):
-        assert resolve_model(name, env={}, report=quiet) == name
+class Hub:
+    """A hub whose every model has one commit; it knows what was asked of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.snapshot = folder / "c0ffee"
+        self.asked: list[tuple[str, str | None]] = []
+
+    def download(self, name: str, *, revision: str | None, allow_patterns: list[str]) -> str:
+        self.asked.append((name, revision))
+        assert not any("safetensors" in pattern for pattern in allow_patterns)
+        return str(self.snapshot)
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
+    made = Hub(tmp_path)
+    monkeypatch.setattr("prefixcache.engine.resolve.snapshot_download", made.download)
+    return made
+
+
+@pytest.mark.parametrize("name", ["HuggingFaceTB/SmolLM2-135M-Instruct", "gpt2"])
+@pytest.mark.parametrize("revision", [None, "v1.0", "5a8c3e7", "refs/pr/1"])
+def test_a_name_that_is_no_path_is_a_hub_name(hub: Hub, name: str, revision: str | None) -> None:
+    """owner/name and a bare name are looked up on the hub, at a revision where one is named."""
+    asked = name if revision is None else f"{name}@{revision}"
+    found = resolve_model(asked, env={}, report=quiet)
+    assert found == HubModel(name, "c0ffee", hub.snapshot)
+    assert str(found) == f"{name} at c0ffee"
+    assert hub.asked == [(name, revision)]
+
+
+def test_weights_are_of_the_tokenizers_commit(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is pushed between two downloads, nothing of another commit is loaded."""
+    write_tiny_model(hub.snapshot)
+    from_pretrained, asked = AutoModelForCausalLM.from_pretrained, []
+
+    def from_hub(name: str, *, revision: str, **options: Any) -> Any:
+        asked.append((name, revision))
+        return from_pretrained(hub.snapshot, **options)
+
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", from_hub)
+    config = EngineConfig(model="owner/little@v1", kv_memory_bytes=1 << 20, threads=1)
+    engine = Engine.load(config, env={})
+    assert asked == [("owner/little", "c0ffee")]
+    assert engine.info.name == "owner/little"
+    assert engine.info.folder == str(hub.snapshot)
+
+
+def test_a_revision_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message says which model and revision was asked for."""
+
+    def refused(*_: object, **__: object) -> str:
+        raise OSError("404")
+
+    monkeypatch.setattr("prefixcache.engine.resolve.snapshot_download", refused)
+    with pytest.raises(ModelError, match="owner/little@v9 cannot be had from the hub: 404"):
+        resolve_model("owner/little@v9", env={}, report=quiet)
 
 
 @pytest.mark.parametrize("name", ["missing.gguf", "a/b/c", "./here", "/nowhere", "~/nothing"])

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from prefixcache.config import EngineConfig
 from prefixcache.engine import Engine
@@ -27,5 +28,26 @@ def test_code_in_a_model_folder_is_refused(tmp_path: Path, monkeypatch: pytest.M
     }
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(ModelError):
+        Engine.load(EngineConfig(model=str(folder), kv_memory_bytes=1 << 20), env={})
+    assert not trace.exists()
+
+
+class Leaves:
+    """What makes a file when it is unpickled."""
+
+    def __init__(self, trace: Path) -> None:
+        self.trace = trace
+
+    def __reduce__(self) -> tuple[object, tuple[Path]]:
+        return Path.touch, (self.trace,)
+
+
+def test_pickled_weights_are_refused(tmp_path: Path) -> None:
+    """A folder whose weights are a pickle alone is refused, and the pickle is not read."""
+    folder, trace = tmp_path / "model", tmp_path / "it ran"
+    write_tiny_model(folder)
+    (folder / "model.safetensors").unlink()
+    torch.save({"lm_head.weight": Leaves(trace)}, folder / "pytorch_model.bin")
+    with pytest.raises(ModelError, match="safetensors"):
         Engine.load(EngineConfig(model=str(folder), kv_memory_bytes=1 << 20), env={})
     assert not trace.exists()
