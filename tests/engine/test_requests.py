@@ -168,13 +168,14 @@ def test_no_token_follows_a_cancel_during_the_forward() -> None:
     assert bench.n_held == 0
 
 
-def test_random_submits_and_cancels_leave_nothing_held() -> None:
+@pytest.mark.parametrize("n_steps", [150, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_random_submits_and_cancels_leave_nothing_held(n_steps: int) -> None:
     """Whatever comes and goes, the engine never stalls and ends with nothing held."""
     rng = random.Random(5)
     bench = Bench(n_blocks=24, max_step_tokens=16, max_running_requests=4)
     prefix = prompt_ids(12, seed=9)
     idle_steps = 0
-    for number in range(150):
+    for number in range(n_steps):
         if rng.random() < 0.5:
             tail = prompt_ids(rng.randint(1, 30), seed=number)
             bench.submit(f"r{number}", prefix[: rng.randint(0, 12)] + tail, rng.randint(1, 20))

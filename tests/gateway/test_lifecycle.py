@@ -124,6 +124,34 @@ async def test_a_client_that_does_not_read_is_dropped(local: Gateway) -> None:
     blocked.close()
 
 
+async def test_clients_that_read_by_drops_are_dropped(local: Gateway) -> None:
+    """Ten who read a little at a time keep neither their requests running nor others waiting."""
+    await local.counters()
+    before = asyncio.all_tasks()
+    drops = [asyncio.create_task(read_by_drops(local.port)) for _ in range(10)]
+    await until(lambda: running(local) > 5)
+    for _ in range(2):
+        fast = await asyncio.wait_for(local.post(TEXT, {"model": MODEL, "prompt": [7, 8, 9]}), 5)
+        assert fast[0] == 200
+    await until(lambda: running(local) == 0)
+    for each in drops:
+        each.cancel()
+    await asyncio.gather(*drops, return_exceptions=True)
+    await until(lambda: asyncio.all_tasks() <= before)
+    assert (await local.post(TEXT, {"model": MODEL, "prompt": [7]}))[0] == 200
+
+
+async def read_by_drops(port: int) -> None:
+    """Ask for a flood, and read 50 bytes of it at a time."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=50)
+    writer.write(request_bytes({"prompt": [FLOOD], "stream": True, "max_tokens": 10**6}))
+    try:
+        while await reader.read(50):  # noqa: ASYNC110 - slowness is what it is for
+            await asyncio.sleep(0.02)
+    finally:
+        writer.transport.abort()
+
+
 async def test_a_reader_that_is_slow_for_a_while_loses_nothing(tmp_path: Path) -> None:
     """A client that stops reading within the limits gets every piece, in order, afterwards."""
     pieces = [b"%06d," % i * 40 for i in range(60)]
