@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import json
 import logging
 import re
 from collections.abc import AsyncIterator
@@ -271,3 +272,15 @@ async def test_log_lines_hold_no_prompt(tmp_path: Path, caplog: pytest.LogCaptur
         line,
     )
     assert "secret" not in " ".join(r.getMessage() for r in caplog.records if "gateway" in r.name)
+
+
+@pytest.mark.parametrize("salt", ["secret salt", "secret/salt", "secret" * 100, ["secret"]])
+async def test_log_lines_hold_no_salt(
+    gateway: Gateway, caplog: pytest.LogCaptureFixture, salt: object
+) -> None:
+    """Neither a salt that is used nor one that is refused is in any line."""
+    caplog.set_level(logging.DEBUG)
+    status, _ = await gateway.post(CHAT, json.loads(BODY) | {"cache_salt": salt})
+    assert status == (200 if salt == "secret salt" else 400)
+    assert any(record.name == "gateway.requests" for record in caplog.records)
+    assert "secret" not in caplog.text
