@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import PreTrainedModel
 
 from prefixcache.config import EngineConfig
 from prefixcache.control import Invalidation, InvalidationKind
@@ -19,6 +20,7 @@ from prefixcache.kv import formats
 from prefixcache.tiers import BlockRecord
 from prefixcache.tiers.disk import DiskTier, survey
 from tests.engine.test_invariant import ScoredBench
+from tests.support.architectures import tiny_model
 from tests.support.kv import CPU_FORMATS
 from tests.support.models import ARCHITECTURES, Bench, oracle, prompt_ids
 from tests.support.storm import Storm, poison
@@ -161,6 +163,29 @@ def test_other_weights_find_nothing(servers: Servers) -> None:
     settled(old)
     assert servers.new("qwen3").run(PROMPT).cached_tokens == 0
     assert servers.new(block_size_tokens=8).run(PROMPT).cached_tokens == 0
+    assert servers.new().run(PROMPT).cached_tokens == 40
+
+
+def test_one_other_number_in_the_weights_is_another_model(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever version is named, or none: what is found was computed by the very same weights."""
+    old = servers.new()
+    old.run(PROMPT)
+    settled(old)
+
+    def changed(architecture: str) -> PreTrainedModel:
+        model = tiny_model(architecture)
+        with torch.no_grad():
+            model.get_parameter("model.layers.1.mlp.down_proj.weight")[3, 5] += 0.5
+        return model
+
+    with monkeypatch.context() as later:
+        later.setattr("tests.support.models.tiny_model", changed)
+        new = servers.new()
+    assert new.run(PROMPT).cached_tokens == 0
+    assert oracle(new.reference, PROMPT, 8).is_same(new.run(PROMPT).token_ids)
+    assert servers.new(dtype=torch.bfloat16, weights="auto").run(PROMPT).cached_tokens == 0
     assert servers.new().run(PROMPT).cached_tokens == 40
 
 
