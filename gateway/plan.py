@@ -8,6 +8,7 @@ import click
 
 from gateway.bench import each, save
 from gateway.plan_text import as_data, as_text
+from prefixcache.config import Pruning
 from prefixcache.errors import ConfigError
 from prefixcache.plan import (
     FORMATS,
@@ -44,6 +45,14 @@ def _format(text: str) -> KvFormat:
         return kv_format(text)
     except ConfigError as error:
         raise click.BadParameter(f"{text!r}: {error.reason}") from error
+
+
+def _pruning(text: str) -> str:
+    try:
+        Pruning.read(text)
+    except ConfigError as error:
+        raise click.BadParameter(f"{text!r}: {error.reason}") from error
+    return text
 
 
 def _chosen(names: tuple[str, ...], known: dict[str, Device]) -> dict[str, Device]:
@@ -88,6 +97,12 @@ def _chosen(names: tuple[str, ...], known: dict[str, Device]) -> dict[str, Devic
     help=f"Of {', '.join(FORMATS)}.  [default: the checkpoint's own]",
 )
 @click.option(
+    "--kv-prune",
+    callback=lambda context, parameter, text: text and _pruning(text),
+    metavar="S+W",
+    help="As of `serve`: so many first and recent tokens are kept.  [default: all]",
+)
+@click.option(
     "--weights",
     "kept",
     type=click.Choice(tuple(WEIGHT_BITS)),
@@ -123,6 +138,7 @@ def plan(
     requests: int,
     shared_tokens: int,
     formats: tuple[KvFormat, ...] | None,
+    kv_prune: str | None,
     kept: str | None,
     names: tuple[str, ...],
     device_file: Path | None,
@@ -139,7 +155,8 @@ def plan(
     if device_file is not None:
         devices |= read_devices(device_file)
     name, config = read_config(model)
-    shape = shape_of(name, config)
+    whole = shape_of(name, config)
+    shape = whole if kv_prune is None else whole.pruned(kv_prune)
     question = Question(
         contexts=contexts,
         formats=formats or (format_of(shape.number_bytes),),

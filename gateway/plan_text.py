@@ -35,6 +35,7 @@ def as_data(plan: Plan) -> dict[str, object]:
         "heads": shape.heads,
         "kv_heads": shape.kv_heads,
         "unknown": list(shape.unknown),
+        "kv_prune": shape.kv_prune,
         "weights": asdict(plan.weights),
         "requests": question.requests,
         "shared_tokens": question.shared_tokens,
@@ -109,8 +110,13 @@ def _warnings(plan: Plan) -> Iterator[str]:
             f" {amount(row.unwindowed)}."
         )
     if row.request < row.unwindowed:
+        how = (
+            "With its windows"
+            if plan.shape.kv_prune is None
+            else f"Pruned to {plan.shape.kv_prune}"
+        )
         yield (
-            f"With its windows a request keeps {amount(row.request)} {where}; a server that keeps"
+            f"{how} a request keeps {amount(row.request)} {where}; a server that keeps"
             f" every position needs {amount(row.unwindowed)}."
         )
     if row.together < row.apart:

@@ -127,7 +127,7 @@ class Scheduler:
             if self._finds_twin(sequence):
                 n_vain += 1
                 continue
-            if self._tiers.is_reading(sequence):
+            if self._tiers.is_reading(sequence, is_idle=not self.running):
                 continue
             must_be_next = self.waiting.must_be_next(sequence)
             has_share = must_be_next or prompts.has_share_for(sequence, self._n_to_read(sequence))

@@ -67,7 +67,9 @@ def mean_reading(shape: ModelShape, active_parameters: int, row: ReplayRow) -> R
 
 def _sum_flops(shape: ModelShape, active_parameters: int, n_tokens: int, n_pairs: int) -> float:
     pairs = sum(
-        n_pairs if layer.window_tokens is None else min(n_pairs, layer.window_tokens * n_tokens)
+        n_pairs
+        if layer.most_seen_tokens is None
+        else min(n_pairs, layer.most_seen_tokens * n_tokens)
         for layer in shape.layers
         if layer.kind not in _WITHOUT_PAIRS
     )
@@ -82,12 +84,12 @@ def prefill_flops(shape: ModelShape, active_parameters: int, start: int, stop: i
     for layer in shape.layers:
         if layer.kind in _WITHOUT_PAIRS:
             continue
-        pairs += _pairs(stop, layer.window_tokens) - _pairs(start, layer.window_tokens)
+        pairs += _pairs(stop, layer.most_seen_tokens) - _pairs(start, layer.most_seen_tokens)
     return linear + of_a_pair * pairs
 
 
-def _pairs(n_tokens: int, window: int | None) -> int:
+def _pairs(n_tokens: int, most_seen: int | None) -> int:
     """Return how many (token, token that it sees) pairs the first `n_tokens` tokens have."""
-    if window is None or n_tokens <= window:
+    if most_seen is None or n_tokens <= most_seen:
         return n_tokens * (n_tokens + 1) // 2
-    return window * (window + 1) // 2 + (n_tokens - window) * window
+    return most_seen * (most_seen + 1) // 2 + (n_tokens - most_seen) * most_seen

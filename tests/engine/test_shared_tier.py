@@ -13,7 +13,7 @@ from prefixcache.control import Invalidation, InvalidationKind
 from prefixcache.tiers.remote import RemoteTier
 from tests.support.models import Bench, oracle, prompt_ids
 from tests.support.stores import Store, store
-from tests.support.storm import poison
+from tests.support.storm import Storm, poison
 
 PROMPT = prompt_ids(41)
 New = Callable[..., Bench]
@@ -113,6 +113,68 @@ def test_an_engine_of_other_weights_finds_nothing(new: New) -> None:
     ask(new())
     assert ask(new(block_size_tokens=8)) == (0, 0)
     assert ask(new(architecture="qwen3")) == (0, 0)
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gemma2", "gpt-oss"])
+@pytest.mark.parametrize("block_size", [1, 4, 16])
+def test_pruned_prefixes_are_shared_under_one_setting(
+    new: New, server: Store, client: redis.Redis, architecture: str, block_size: int
+) -> None:
+    """In small pools, values whole or in pieces; other settings, and none, find nothing of it."""
+    prompt = prompt_ids(141, seed=1)
+    cached = []
+    small = {"n_blocks": max(104 // block_size, 26), "max_step_tokens": 16}
+    for setting, value_bytes in (("6+13", 1 << 20), ("6+13", 1024), ("6+14", 4096), (None, 4096)):
+        bench = new(
+            architecture=architecture,
+            block_size_tokens=block_size,
+            max_value_bytes=value_bytes,
+            kv_prune=setting,
+            **(small if setting else {}),
+        )
+        answer = bench.run(prompt)
+        assert oracle(bench.reference, prompt, 8).is_same(answer.token_ids)
+        assert bench.engine.flush(10)
+        cached.append(answer.cached_tokens)
+    assert cached == [0, 140 // block_size * block_size, 0, 0]
+
+
+def test_a_pruned_prompt_goes_on_from_the_server(new: New) -> None:
+    """A longer one finds its end there; one that leaves it in the middle computes what it lacks."""
+    settings: dict[str, Any] = {"kv_prune": "6+13", "n_blocks": 26, "max_step_tokens": 16}
+    prompt = prompt_ids(141, seed=1)
+    first = new(**settings)
+    first.run(prompt, 1)
+    assert first.engine.flush(10)
+    for rest, least in ((prompt_ids(30, seed=2), 140), (None, 0)):
+        other = prompt + rest if rest else prompt[:70] + prompt_ids(20, seed=3)
+        second = new(**settings)
+        answer = second.run(other)
+        assert oracle(second.reference, other, 8).is_same(answer.token_ids)
+        assert answer.cached_tokens is not None
+        assert answer.cached_tokens >= least
+        second.engine.cache.check()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_storms_over_a_server_read_nothing_that_was_dropped(server: Store, seed: int) -> None:
+    """With pruning, host memory and small values, answers are those of the mask alone."""
+    for _ in range(2):  # the second one finds what the first one has left
+        storm = Storm(
+            seed,
+            architecture=("llama", "gemma2", "gpt-oss")[seed],
+            kv_prune=("3+9", "1+4", "10+7")[seed],
+            n_tokens=150,
+            block_size_tokens=(4, 1, 3)[seed],
+            max_step_tokens=16,
+            host_memory_bytes=40_000,
+            tier_loading="always",
+            prefix_cache=True,
+            lasting={"remote": RemoteTier(server.url, max_value_bytes=2048, timeout_seconds=5)},
+        )
+        storm.survive(25, rate=0.7)
+        storm.engine.close()
+    assert storm.engine.stats().tiers["remote"].hit_tokens > 0
 
 
 def test_a_server_that_hangs_costs_no_request(

@@ -12,6 +12,7 @@ from msgspec import structs, to_builtins
 from gateway.cli import main
 from gateway.plan_text import amount
 from prefixcache.errors import ConfigError, TraceError
+from prefixcache.kv import LayerGroup
 from prefixcache.plan import (
     Device,
     Load,
@@ -108,6 +109,46 @@ def test_reading_counts_weights_and_pairs() -> None:
     assert whole.flops_with_cache == 2 * 10 + pair * 3
 
 
+@pytest.mark.parametrize(("lead", "window"), [(4, 1024), (40, 16), (16, 48)])
+def test_a_pruned_request_keeps_what_the_store_does(lead: int, window: int) -> None:
+    """However long it is, as many blocks as the store counts for one token, and never more."""
+    shape = LLAMA.pruned(f"{lead}+{window}")
+    seen = LayerGroup((0,), 8, 128, 128, window, lead).blocks_seen(16)
+    assert seen is not None
+    for n_tokens in (1, lead, lead + window, lead + window + 1, 8192, 131_072):
+        n_blocks = min(seen, -(-n_tokens // 16))
+        assert load_bytes(shape, KEPT, Load(context_tokens=n_tokens)) == n_blocks * 16 * TOKEN_BYTES
+
+
+def test_pruned_requests_share_what_they_still_see() -> None:
+    """First tokens always, and later ones as long as they lie in the window."""
+    shape = LLAMA.pruned("32+64")
+    for n_shared, n_common in ((16, 16), (1024, 32), (4096 - 48, 32 + 16)):
+        load = Load(context_tokens=4096, requests=2, shared_tokens=n_shared)
+        one = load_bytes(shape, KEPT, Load(context_tokens=4096))
+        assert load_bytes(shape, KEPT, load) == 2 * one - n_common * TOKEN_BYTES
+
+
+def test_reading_pruned_counts_the_pairs_that_are_seen() -> None:
+    """Each token's first and recent ones, itself among them, once."""
+    found = reading(LLAMA.pruned("2+3"), 0, 20, 7)
+    seen = [len({*range(2), *range(at - 2, at + 1)} & set(range(at + 1))) for at in range(20)]
+    pair = 4 * 32 * 128 * 32
+    assert (found.flops, found.flops_with_cache) == (pair * sum(seen), pair * sum(seen[7:]))
+
+
+def test_windows_of_a_models_own_are_not_pruned() -> None:
+    """Only layers that keep every token change, and a model without one is refused."""
+    whole = read_shape("gpt-oss-20b")
+    pruned = whole.pruned("4+64")
+    changed = [a.window_tokens for a, b in zip(whole.layers, pruned.layers, strict=True) if a != b]
+    assert changed == [None] * 12
+    with pytest.raises(ConfigError, match="keeps every token"):
+        pruned.pruned("4+64")
+    with pytest.raises(ConfigError, match="two numbers"):
+        whole.pruned("4")
+
+
 def replayed(**changed: int) -> ReplayRow:
     """Return a replay of two prompts of 500 tokens each, of which one has 250 cached."""
     row = ReplayRow(
@@ -180,6 +221,24 @@ def test_the_command_shows_the_common_mistake(
         (2**30, 2**32),
         (2**34, 2**36),
     ]
+
+
+def test_the_command_plans_for_a_pruned_server(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """A request is as large at any length, more of them fit, and the JSON tells the setting."""
+    file, found = tmp_path / "plan.json", []
+    for options in ((), ("--kv-prune", "4+1024")):
+        context = ("--context", "8192,131072", "--device", "h100", "--json", str(file))
+        code, out, _ = run(capsys, "Llama-3.1-8B", *context, *options)
+        assert code == 0
+        found.append(json.loads(file.read_text()))
+    assert "Pruned to 4+1024" in out
+    assert [each["kv_prune"] for each in found] == [None, "4+1024"]
+    assert [row["request"] for row in found[1]["kv"]] == [66 * 16 * TOKEN_BYTES] * 2
+    n_whole, n_pruned = (each["devices"][0]["fit"]["requests"] for each in found)
+    assert n_pruned > 7 * n_whole
+    assert run(capsys, "Llama-3.1-8B", "--kv-prune", "4")[0] == 2
 
 
 def test_the_command_prices_the_capacities_of_a_replay(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Several
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from prefixcache.engine.index_groups import IndexGroups
 from prefixcache.engine.sequence import Sequence
@@ -21,6 +22,14 @@ class TierHits:
 
     requests: int = 0
     tokens: int = 0
+
+
+class _Part(NamedTuple):
+    """What was loaded of one piece, in positions of the prompt."""
+
+    tier: str
+    start_token: int
+    stop_token: int
 
 
 class Filling:
@@ -43,28 +52,53 @@ class Filling:
         self._groups = groups
         self._clock = clock
         self._host_speed = host_speed
+        self._sees_all = all(group.window is None for group in store.layout.groups)
         self.hits: dict[str, TierHits] = {}
 
-    def fill(self, sequence: Sequence, lease: Lease, pieces: Several[Piece]) -> None:
+    def fill(self, sequence: Sequence, lease: Lease, pieces: Iterable[Piece]) -> None:
         """Write what `pieces` have, which follow each other and what the lease has stored.
 
         All but the prompt's last token count as loaded then, and whole blocks of these are
-        committed.
+        committed. Without sliding windows each piece is written when it comes, and not kept.
         """
-        size, start = self._cache.block_size_tokens, lease.stored_blocks
         most = sequence.n_tokens - 1
-        stop = self._reach(pieces, start, most)
-        n_loaded = min(stop * size, most)
+        if lease.cached_tokens >= most:
+            return
+        fill = self._fill_in_turn if self._sees_all else self._fill_seen
+        parts = fill(lease, pieces, most)
+        n_loaded = parts[-1].stop_token if parts else 0
         if n_loaded <= lease.cached_tokens:
             return
+        size = self._cache.block_size_tokens
+        self._cache.commit(lease, sequence.packed(n_loaded // size * size))
+        self._count(sequence, parts)
+        self._cache.copies.count_loaded(lease, n_loaded, n_prompt=sequence.n_tokens)
+
+    def _fill_in_turn(self, lease: Lease, pieces: Iterable[Piece], most: int) -> list[_Part]:
+        start, parts = lease.stored_blocks, list[_Part]()
+        for piece in pieces:
+            parts.append(self._part(piece, most))
+            self._write(lease, [piece], start, parts[-1].stop_token)
+        return parts
+
+    def _fill_seen(self, lease: Lease, pieces: Iterable[Piece], most: int) -> list[_Part]:
+        """Write what the next token sees, and nothing where that is not all there."""
+        start, known = lease.stored_blocks, list(pieces)
+        n_loaded = min(self._reach(known, start, most) * self._cache.block_size_tokens, most)
+        if n_loaded <= lease.cached_tokens:
+            return []
         try:
             self._cache.copies.skip_to(lease, n_loaded)
         except PoolExhaustedError:
-            return
-        self._write(lease, pieces, start, n_loaded)
-        self._cache.commit(lease, sequence.packed(n_loaded // size * size))
-        self._count(sequence, pieces, n_loaded)
-        self._cache.copies.count_loaded(lease, n_loaded, n_prompt=sequence.n_tokens)
+            return []
+        self._write(lease, known, start, n_loaded)
+        parts = [self._part(piece, n_loaded) for piece in known]
+        return [part for part in parts if part.start_token < part.stop_token]
+
+    def _part(self, piece: Piece, most: int) -> _Part:
+        size = self._cache.block_size_tokens
+        end = (piece.start + piece.n_blocks) * size
+        return _Part(piece.tier, piece.start * size, min(end, most))
 
     def _write(self, lease: Lease, pieces: Several[Piece], start: int, n_loaded: int) -> None:
         extents = self._groups.extents(lease)
@@ -107,14 +141,10 @@ class Filling:
             stop -= 1
         return stop
 
-    def _count(self, sequence: Sequence, pieces: Several[Piece], n_loaded: int) -> None:
+    def _count(self, sequence: Sequence, parts: Several[_Part]) -> None:
         found: dict[str, int] = {}
-        size = self._cache.block_size_tokens
-        for piece in pieces:
-            end = min(n_loaded, (piece.start + piece.n_blocks) * size)
-            n_tokens = end - piece.start * size
-            if n_tokens > 0:
-                found[piece.tier] = found.get(piece.tier, 0) + n_tokens
+        for tier, start, stop in parts:
+            found[tier] = found.get(tier, 0) + stop - start
         for tier, n_tokens in found.items():
             hits = self.hits.setdefault(tier, TierHits())
             hits.requests += 1

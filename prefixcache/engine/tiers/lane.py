@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import takewhile
 
 from prefixcache.engine.tiers.breaker import Breaker
 from prefixcache.engine.tiers.speeds import TransferSpeed
@@ -18,18 +19,29 @@ logger = logging.getLogger(__name__)
 
 QUEUE_BYTES = 256 * 2**20  # of records that wait to be written; more are dropped
 MOST_READS = 64  # that wait
+BATCH_BYTES = 1 << 22  # of KV, that a tier is asked for at a time
 
 
 class Read:
     """What is asked of a tier, and what came of it. `is_done` is set last."""
 
-    __slots__ = ("is_done", "is_dropped", "records", "wanted")
+    __slots__ = ("_came", "is_done", "is_dropped", "n_put", "wanted")
 
     def __init__(self, wanted: Sequence[WantedBlock]) -> None:
         self.wanted = wanted
-        self.records: list[BlockRecord] = []
         self.is_done = False
         self.is_dropped = False  # nobody waits for it any more
+        self.n_put = 0  # records that came
+        self._came: deque[BlockRecord] = deque()
+
+    def put(self, record: BlockRecord) -> None:
+        """Have one more. Called from the lane's thread alone."""
+        self._came.append(record)
+        self.n_put += 1
+
+    def take(self) -> list[BlockRecord]:
+        """Return what came since the last call, in order. More may come until `is_done`."""
+        return [self._came.popleft() for _ in range(len(self._came))]
 
 
 @dataclass(slots=True)
@@ -64,7 +76,7 @@ class TierLane:
         Args:
             part_bytes: for each layer group, what a record's part has to have, and whether a
                 record may lack it.
-            told: called from the thread whenever a read has ended.
+            told: called from the thread whenever something was read, and a read has ended.
         """
         self.name = name
         self.counters = LaneCounters()
@@ -72,6 +84,7 @@ class TierLane:
         self.breaker = Breaker(name, clock)
         self._tier = tier
         self._part_bytes = tuple(part_bytes)
+        self._record_bytes = max(sum(n_bytes for n_bytes, _ in part_bytes), 1)
         self._told = told
         self._queue_bytes = queue_bytes
         self._clock = clock
@@ -237,24 +250,34 @@ class TierLane:
                 return
 
     def _read(self, read: Read) -> None:
-        if not (read.is_dropped or self._scopes or self.breaker.seconds_out):
-            self._call(lambda: self._fetch(read))
+        if not (self._scopes or self.breaker.seconds_out):
+            self._fetch(read)
         read.is_done = True
         self._told()
 
     def _fetch(self, read: Read) -> None:
+        """Read some blocks at a time, so that they can be used while the next are read."""
+        step = max(BATCH_BYTES // self._record_bytes, 1)
+        for at in range(0, len(read.wanted), step):
+            asked = read.wanted[at : at + step]
+            is_well = not read.is_dropped and self._call(partial(self._fetch_some, read, asked))
+            if not is_well or read.n_put < at + len(asked):
+                return
+            self._told()
+
+    def _fetch_some(self, read: Read, asked: Sequence[WantedBlock]) -> None:
         begin = self._clock()
-        records = self._tier.read(read.wanted)
+        records = self._tier.read(asked)
         n_bytes = sum(record.n_bytes for record in records)
         self.speed.record(n_bytes, self._clock() - begin)
         self.counters.read_bytes += n_bytes
-        for record, wanted in zip(records, read.wanted, strict=False):
-            if not self._is_right(record, wanted):
-                break
-            read.records.append(record)
-        self.counters.refused_blocks += len(records) - len(read.records)
+        right = list(takewhile(self._is_right, zip(records, asked, strict=False)))
+        for record, _ in right:
+            read.put(record)
+        self.counters.refused_blocks += len(records) - len(right)
 
-    def _is_right(self, record: BlockRecord, wanted: WantedBlock) -> bool:
+    def _is_right(self, pair: tuple[BlockRecord, WantedBlock]) -> bool:
+        record, wanted = pair
         return (
             record.answers(wanted)
             and len(record.parts) == len(self._part_bytes)

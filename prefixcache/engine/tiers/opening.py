@@ -125,6 +125,8 @@ def open_tiers(
             block_tokens=size,
             block_bytes=block_bytes,
             most_bytes=store.memory_bytes // _READ_SHARE,
+            meets=all(group.window is None for group in store.layout.groups),
+            news=news,
         ),
         news=news,
         reads=partial(reads_cache, config),

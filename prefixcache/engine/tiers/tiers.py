@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Several
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import chain, takewhile
 
 from prefixcache.engine.sequence import Sequence
-from prefixcache.engine.tiers.ahead import ReadAhead
+from prefixcache.engine.tiers.ahead import Fetch, ReadAhead
 from prefixcache.engine.tiers.closing import CLOSE_SECONDS, close_lanes
 from prefixcache.engine.tiers.filling import Filling
 from prefixcache.engine.tiers.keeping import Keeping
@@ -131,13 +131,17 @@ class Tiers:
             start = max(outlook.n_known, use.path.first_block)
             self.ahead.begin(sequence, use.path, start, self._stop(sequence))
 
-    def is_reading(self, sequence: Sequence) -> bool:
-        """Whether a request had better wait for what is being read."""
+    def is_reading(self, sequence: Sequence, *, is_idle: bool) -> bool:
+        """Whether a request had better wait for what is being read.
+
+        `is_idle`: nobody runs. Then one that is read for may be admitted when some of it is there,
+        and `fill` waits for the rest.
+        """
         if not self.lanes:
             return False
         if sequence not in self._uses:  # it was behind somebody when it came
             self.read_ahead(sequence)
-        sequence.awaits_tier = self.ahead.is_reading(sequence)
+        sequence.awaits_tier = self.ahead.is_reading(sequence, is_idle=is_idle)
         return sequence.awaits_tier
 
     def pause(self, seconds: float) -> None:
@@ -170,9 +174,12 @@ class Tiers:
         if not (self.is_on and self._reads(sequence)):
             return True
         with _edge("loading from a tier"):
-            pieces = self._pieces(sequence, lease)
-            if pieces:
-                self._filling.fill(sequence, lease, pieces)
+            fetch = self.ahead.take(sequence)
+            try:
+                self._filling.fill(sequence, lease, self._pieces(sequence, lease, fetch))
+            finally:
+                if fetch is not None and fetch.is_met:
+                    fetch.end()
             return True
         sequence.tier_tokens = {}
         return False
@@ -204,7 +211,7 @@ class Tiers:
 
     def leave(self, sequence: Sequence) -> None:
         """Forget a request that has ended."""
-        self.ahead.take(sequence)
+        self.ahead.drop(sequence)
         self._uses.pop(sequence, None)
 
     def invalidate(self, scope: StoredScope) -> None:
@@ -214,7 +221,7 @@ class Tiers:
         for sequence, use in list(self._uses.items()):
             if use.path is None or not scope.holds(use.path.namespace):
                 continue
-            self.ahead.take(sequence)
+            self.ahead.drop(sequence)
             use.next_to_keep = None  # what runs on is the pool's
             if sequence.lease is None:
                 del self._uses[sequence]  # it may be admitted under another name
@@ -247,7 +254,7 @@ class Tiers:
         reserve = self.host.n_blocks // RESERVE_SHARE
         self.host.make_room(max(n_blocks - n_free, 0) + reserve, self._cache.copies.forget)
 
-    def _pieces(self, sequence: Sequence, lease: Lease) -> list[Piece]:
+    def _pieces(self, sequence: Sequence, lease: Lease, fetch: Fetch | None) -> Iterable[Piece]:
         """Return what may be loaded behind what a lease has stored: host first, then what came."""
         pieces: list[Piece] = []
         start = lease.stored_blocks
@@ -261,7 +268,9 @@ class Tiers:
                     pieces.append(HostPiece(self.host, self.host.copy(handle), first, at, n_blocks))
                     self.host.touch(handle)
                     start = part.start_block + part.n_blocks
-        return pieces + self._fetched(sequence, lease, start, last)
+        if fetch is None:
+            return pieces
+        return chain(pieces, self._fetched(fetch, self._path(sequence, lease), start, last))
 
     def _stop(self, sequence: Sequence) -> int:
         """Return the block that nothing is loaded from on: a prompt's last token is computed.
@@ -271,22 +280,20 @@ class Tiers:
         is_whole = self._is_token_exact and sequence.published is None
         return (sequence.n_tokens - (not is_whole)) // self._size
 
-    def _fetched(self, sequence: Sequence, lease: Lease, start: int, last: int) -> list[Piece]:
-        """Return what was read ahead and goes on from block `start`."""
-        fetch = self.ahead.take(sequence)
-        if fetch is None:
-            return []
-        path, at = self._path(sequence, lease), fetch.start
-        pieces: list[Piece] = []
-        for tier, records in fetch.found:
+    def _fetched(self, fetch: Fetch, path: Path, start: int, last: int) -> Iterator[Piece]:
+        """Yield what was read ahead and goes on from block `start`, up to `last`."""
+        at = fetch.start
+        for tier, records in self.ahead.coming(fetch):
             if at <= start < at + len(records):
                 wanted = path.keys_between(start, last)  # who shared the reading may go elsewhere
                 pairs = zip(records[start - at :], wanted, strict=False)
                 some = [record for record, _ in takewhile(_is_wanted, pairs)]
-                pieces.append(FetchedPiece(self._store, tier, some, start))
+                if some:
+                    yield FetchedPiece(self._store, tier, some, start)
                 start += len(some)
             at += len(records)
-        return pieces
+            if start < at:
+                return
 
     def _path(self, sequence: Sequence, lease: Lease) -> Path:
         """Return a request's named blocks, as it was admitted."""

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import struct
 from collections.abc import Iterator, Sequence
@@ -109,7 +110,7 @@ class Segment:
 
     def read(self, offset: int, sizes: Sequence[int]) -> list[memoryview]:
         """Return consecutive pieces, views of one buffer; shorter at the file's end."""
-        buffer = np.empty(sum(sizes), dtype=np.uint8).data  # not filled twice
+        buffer = _buffer(sum(sizes), offset)
         left = os.preadv(self._fd, [buffer], offset) if sizes else 0
         pieces = []
         at = 0
@@ -160,6 +161,17 @@ class Segment:
             else:
                 return at + place
         return self.n_bytes
+
+
+def _buffer(n_bytes: int, offset: int) -> memoryview:
+    """Return new memory, not filled, that lies in its page as the file does from `offset` on.
+
+    Some processors copy four times slower where the target's place in a page is a little beyond
+    the source's.
+    """
+    room = np.empty(n_bytes + mmap.PAGESIZE, dtype=np.uint8)
+    at = (offset - room.ctypes.data) % mmap.PAGESIZE
+    return room[at : at + n_bytes].data
 
 
 def _check_top(data: bytes, folder_id: bytes, serial: int) -> None:

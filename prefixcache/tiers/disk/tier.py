@@ -23,7 +23,7 @@ _MIN_SEGMENT_BYTES = 1 << 12
 _MAX_SEGMENT_BYTES = 1 << 28
 _N_SEGMENTS = 16  # of a full folder, or more
 _BATCH_BYTES = 1 << 23  # are written in one call
-_READ_BYTES = (1 << 22) - 1  # in one call: checked while the processor has them, and freed
+_READ_BYTES = (1 << 22) - (1 << 14)  # in one call: checked while the processor has them, and freed
 # memory of this size is used again, where more would be taken anew from the system
 
 
