@@ -3,6 +3,7 @@
 from prefixcache.index.accounts import SYSTEM_TENANT, Quota
 from prefixcache.index.admission import BlockCopy
 from prefixcache.index.cache import PrefixCache
+from prefixcache.index.compaction import BlockExchange, Compaction
 from prefixcache.index.copies import Outlook
 from prefixcache.index.events import BlockEvent, Observer
 from prefixcache.index.inflight import Waiter
@@ -29,7 +30,9 @@ __all__ = [
     "AwayBlocks",
     "BlockCopy",
     "BlockEvent",
+    "BlockExchange",
     "CacheStats",
+    "Compaction",
     "EvictionPolicy",
     "Generations",
     "Lease",
