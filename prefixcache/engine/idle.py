@@ -25,9 +25,9 @@ _LONGEST_LOOK_SECONDS = 60.0
 class Idle:
     """Compacts the KV pool after requests, slice by slice, and says when to look again.
 
-    What requests come back to is moved where their answers are long enough to pay for it: as they
-    were so far. It pays only where attention reads long runs in place, so numbers must be kept as
-    they are computed.
+    What requests have come back to is moved where answers are long enough to pay for it, and what
+    they have not where they come back often enough: both as they did so far. It pays only where
+    attention reads long runs in place, so numbers must be kept as they are computed.
     """
 
     def __init__(
@@ -86,13 +86,18 @@ class Idle:
 
     def _compacting(self) -> Iterator[int]:
         counters = self._counters
-        steps = counters.output_tokens - counters.accepted_tokens
-        if steps < PAYS_AFTER_STEPS * counters.requests:
+        decode_steps = counters.output_tokens - counters.accepted_tokens
+        if decode_steps < PAYS_AFTER_STEPS * counters.requests:
             return
+        reads = counters.cached_tokens / max(counters.computed_tokens, 1)  # of each stored token
+        pays_unread = decode_steps * reads >= PAYS_AFTER_STEPS * counters.requests
         short_blocks = COPIED_TOKENS // self._config.block_size_tokens
         for group in self._groups.of_store():
             yield from self._cache.compaction.rounds(
-                self._exchange, group=group, short_blocks=short_blocks
+                self._exchange,
+                group=group,
+                short_blocks=short_blocks,
+                least_hits=0 if pays_unread else 1,
             )
 
     def _exchange(self, order: BlockExchange) -> None:

@@ -9,7 +9,7 @@ from prefixcache.index.blocks import BlockPool
 from prefixcache.index.core import Core
 from prefixcache.index.nodes import Node
 from prefixcache.index.spans import exchanged, has_all
-from prefixcache.index.survey import Survey
+from prefixcache.index.survey import Survey, one_by_one
 from prefixcache.types import BlockId, Span
 
 _MOST_BLOCKS = 4  # that change places at once
@@ -44,7 +44,12 @@ class Compaction:
         self.moved_blocks = 0  # whose KV has another place, those that were in the way included
 
     def rounds(
-        self, exchange: Callable[[BlockExchange], None], *, group: int, short_blocks: int
+        self,
+        exchange: Callable[[BlockExchange], None],
+        *,
+        group: int,
+        short_blocks: int,
+        least_hits: int = 1,
     ) -> Iterator[int]:
         """Compact a layer group in little pieces, and yield after each how many blocks it moved.
 
@@ -54,7 +59,9 @@ class Compaction:
         Args:
             exchange: does so to the KV before it returns. If it raises, it has changed nothing.
             group: one without a window; in another one nothing is done.
-            short_blocks: a run of no more is worth being made longer, a longer one stays whole.
+            short_blocks: a run of no more is copied before it is read.
+            least_hits: what requests have come back to so often is worth being moved, and what
+                goes on from it alone.
 
         Raises:
             HookError: a hook of the cache goes on with it.
@@ -65,21 +72,21 @@ class Compaction:
         is_window, index = self._core.places[group]
         if is_window:
             return
-        survey = Survey(self._core.pools.pools[index], index, short_blocks)
+        survey = Survey(self._core.pools.pools[index], index, short_blocks, least_hits)
         for _ in survey.look(self._core.forest, self._core.forest.is_storable):
             yield 0
         for chain in survey.chains:
-            for stretch in survey.stretches(chain):
-                blocks = _one_by_one(survey.runs(chain))[stretch]
-                place = survey.place_for(blocks)
+            for part in survey.parts(chain):
+                place = survey.place_for(chain, part)
                 if place is None:
                     continue
+                blocks = one_by_one(survey.runs(chain))[part]
                 for one, other, n_blocks in _exchanges(survey, blocks, place):
                     n_moved = self._exchange(survey, exchange, group, (one, other, n_blocks))
                     if not n_moved:
                         return
                     yield n_moved
-                survey.fix(place)
+                survey.settle(chain)
                 yield 0
 
     def _exchange(
@@ -163,7 +170,3 @@ def _has(node: Node, index: int, span: Span) -> bool:
 def _trade(pool: BlockPool, taken: Span, given: Span) -> None:
     pool.take(taken)
     pool.free(given)
-
-
-def _one_by_one(runs: Sequence[Span]) -> list[int]:
-    return [block for first, n_blocks in runs for block in range(first, first + n_blocks)]

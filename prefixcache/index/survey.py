@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 
 from prefixcache.index.blocks import BlockPool
 from prefixcache.index.nodes import Anchor, Node
-from prefixcache.index.spans import Runs, join, n_blocks_in
+from prefixcache.index.spans import Runs, cut, join, n_blocks_in
 from prefixcache.index.tree import children_of
 from prefixcache.types import BlockId, Span
 
 _FREE, _SHORT, _COLD, _FIXED = range(4)
 _COSTS = {_FREE: 1, _SHORT: 2, _COLD: 4}  # of a place, in copies and in runs that are broken up
+_MOST_A_BLOCK = (
+    4  # exchanges for each block less to be copied: prefixcache/design/0038-fragmentation.md
+)
 _NODES_A_LOOK = 64  # that are looked at in one piece
 
 Chain = list[Node]  # each one the child of the one before it
@@ -27,23 +30,28 @@ class Survey:
 
         free    nobody has it, and few around it are free
         short   cached, in a run that is copied before it is read
-        cold    cached, in a longer run that nobody has come back to
-        fixed   held, or in a longer run that is read again, or that is free and long
+        cold    cached, in a longer run of a prefix that is not likely to be read
+        fixed   held, or in a longer run that is likely to be read, or that is free and long
 
-    What is fixed stays where it is. So no move shortens a run that is worth something, and moving
-    comes to an end.
+    What is fixed gives way to nobody but the prefix that it belongs to. So no move makes another
+    prefix dearer to read, and moving comes to an end.
     """
 
-    def __init__(self, pool: BlockPool, group: int, short_blocks: int) -> None:
+    def __init__(self, pool: BlockPool, group: int, short_blocks: int, least_hits: int) -> None:
         """Begin with a map on which all is fixed.
 
-        `group`: which of a node's runs are in `pool`; `short_blocks`: a longer run is no short one.
+        Args:
+            group: which of a node's runs are in `pool`.
+            short_blocks: a longer run is no short one.
+            least_hits: how often requests have come back to what is likely to be read.
         """
         self.owners: list[Node | None] = [None] * pool.n_blocks  # of each cached block
-        self.chains: list[Chain] = []  # what is read again, the last used first
+        self.chains: list[Chain] = []  # what is likely to be read, the last used first
         self._marks = bytearray([_FIXED]) * pool.n_blocks
         self._group = group
         self._short = short_blocks
+        self._call = short_blocks * 3 // 2  # what a call for a run costs, in copied blocks
+        self._least_hits = least_hits
         self._room = re.compile(b"[^\\x%02x]{%d,}" % (_FIXED, short_blocks + 1), re.DOTALL)
         for span in pool.free_spans():
             if span.n_blocks <= short_blocks:
@@ -72,9 +80,7 @@ class Survey:
                 if n_seen % _NODES_A_LOOK == 0:
                     yield
         for chain in self.chains:
-            for span in self.runs(chain):
-                if not self._is_short(span):
-                    self._mark(span, _FIXED)
+            self.settle(chain)
             yield
         self.chains.sort(key=lambda chain: chain[-1].last_used, reverse=True)
 
@@ -82,31 +88,57 @@ class Survey:
         """Return the blocks of a chain as they lie now."""
         return join(*[node.runs[self._group] for node in chain])
 
-    def stretches(self, chain: Chain) -> list[slice]:
-        """Return which blocks of a chain are in short runs and would be a long one."""
-        found, at = [], 0
+    def parts(self, chain: Chain) -> Iterator[slice]:
+        """Yield which blocks of a chain may be better in one run: all, then those in short runs.
+
+        It may be moved in between.
+        """
+        yield slice(0, n_blocks_in(self.runs(chain)))
+        at = 0
         for is_short, spans in groupby(self.runs(chain), self._is_short):
             n_blocks = n_blocks_in(tuple(spans))
             if is_short and n_blocks > self._short:
-                found.append(slice(at, at + n_blocks))
+                yield slice(at, at + n_blocks)
             at += n_blocks
-        return found
 
-    def place_for(self, blocks: Sequence[int]) -> Span | None:
-        """Return where the first of `blocks` can lie in one run; None: nowhere in a long one.
+    def place_for(self, chain: Chain, part: slice) -> Span | None:
+        """Return where a part of a chain, or its first blocks, can lie in one run, if that pays.
 
-        Of the places that take most of them, the one that costs least. Cost: the rooms there are,
-        each as long as `blocks`, besides a look at each block of the pool.
+        Of the places that take most of it, the one that costs least: at an end of a room, so that
+        the rest stays together, or where most of it lies already. Cost: the rooms there are, each
+        as long as the part, besides a look at each block of the pool.
         """
+        runs = self.runs(chain)
+        before, rest = cut(runs, part.start)
+        wanted, after = cut(rest, part.stop - part.start)
+        for span in wanted:
+            self._mark(span, _SHORT)
+        blocks = one_by_one(wanted)
         rooms = [found.span() for found in self._room.finditer(self._marks)]
-        if not rooms:
-            return None
-        n_blocks = min(len(blocks), max(stop - start for start, stop in rooms))
-        in_place = Counter(block - index for index, block in enumerate(blocks[:n_blocks]))
-        starts = {start for start, stop in rooms if stop - start >= n_blocks}
-        starts |= {start for start in in_place if self._has_room(start, n_blocks)}
-        best = min(starts, key=lambda start: (self._cost(start, n_blocks, in_place), start))
-        return Span(BlockId(best), n_blocks)
+        n_blocks = min(len(blocks), max((stop - start for start, stop in rooms), default=0))
+        place = None
+        if n_blocks > self._short:
+            in_place = Counter(block - index for index, block in enumerate(blocks[:n_blocks]))
+            ends = [ends for ends in rooms if ends[1] - ends[0] >= n_blocks]
+            starts = {at for start, stop in ends for at in (start, stop - n_blocks)}
+            starts |= {
+                start
+                for start, n_there in in_place.items()
+                if 2 * n_there > n_blocks and self._has_room(start, n_blocks)
+            }
+            best = min(starts, key=lambda start: (self._cost(start, n_blocks, in_place), start))
+            place = Span(BlockId(best), n_blocks)
+            moved = join(before, (place,), cut(wanted, n_blocks)[1], after)
+            saved = self._reading(runs) - self._reading(moved)
+            if n_blocks - in_place[best] > _MOST_A_BLOCK * saved:
+                place = None
+        self.settle(chain)
+        return place
+
+    def settle(self, chain: Chain) -> None:
+        """Have the long runs of a chain stay where they are now."""
+        for span in self.runs(chain):
+            self._mark(span, _SHORT if self._is_short(span) else _FIXED)
 
     def exchange(self, one: int, other: int, n_blocks: int) -> None:
         """Note that the blocks from `one` on and those from `other` on have changed places."""
@@ -115,10 +147,6 @@ class Survey:
         owners[here], owners[there] = owners[there], owners[here]
         marks[here], marks[there] = marks[there], marks[here]
 
-    def fix(self, span: Span) -> None:
-        """Have blocks stay where they are."""
-        self._mark(span, _FIXED)
-
     def _enter(self, node: Node, chain: Chain | None, *, is_current: bool) -> Chain | None:
         """Note a node, and return the chain that goes on below it."""
         if node.pins:
@@ -126,7 +154,8 @@ class Survey:
         for span in node.runs[self._group]:
             self._mark(span, _SHORT if self._is_short(span) else _COLD)
             self.owners[span.first : span.first + span.n_blocks] = [node] * span.n_blocks
-        if not (is_current and _is_read_again(node)):
+        is_likely = node.hits >= self._least_hits or (chain is not None and _goes_on_alone(node))
+        if not (is_current and is_likely):
             return None
         if chain is None:
             chain = []
@@ -136,6 +165,15 @@ class Survey:
 
     def _is_short(self, span: Span) -> bool:
         return span.n_blocks <= self._short
+
+    def _reading(self, runs: Runs) -> int:
+        """Return what one token's attention to some runs costs, in copied blocks.
+
+        The short ones are copied to be read in one call, the others take a call each.
+        """
+        n_copied = sum(span.n_blocks for span in runs if self._is_short(span))
+        n_calls = sum(not self._is_short(span) for span in runs) + (n_copied > 0)
+        return n_copied + self._call * n_calls
 
     def _mark(self, span: Span, mark: int) -> None:
         self._marks[span.first : span.first + span.n_blocks] = bytes([mark]) * span.n_blocks
@@ -150,12 +188,15 @@ class Survey:
         return costs - in_place[start] * _COSTS[_SHORT]
 
 
-def _is_read_again(node: Node) -> bool:
-    """Return whether requests have come back to a node, or to what goes on with it alone."""
+def one_by_one(runs: Runs) -> list[int]:
+    """Return the blocks of `runs` in prompt order."""
+    return [block for first, n_blocks in runs for block in range(first, first + n_blocks)]
+
+
+def _goes_on_alone(node: Node) -> bool:
+    """Return whether nothing else follows on what is above a node."""
     above = node.parent
-    if node.hits or above is None or above.children is None:
-        return node.hits > 0
-    return above.n_blocks > 0 and above.hits > 0 and above.children.n == 1
+    return above is not None and above.children is not None and above.children.n == 1
 
 
 def _recency(node: Node) -> tuple[float, int]:

@@ -18,7 +18,7 @@ class Compacting:
         self._rounds: Iterator[int] = iter(())
         self._group = -1
 
-    def go_on(self, n_pieces: int, short_blocks: int) -> int:
+    def go_on(self, n_pieces: int, short_blocks: int, least_hits: int) -> int:
         """Do so many pieces, and return how many blocks moved. The sizes of pools stay the same."""
         groups = range(self._n_groups)
         before = [self._cache.counts(group) for group in groups]
@@ -28,7 +28,10 @@ class Compacting:
             if moved is None:
                 self._group = (self._group + 1) % self._n_groups
                 self._rounds = self._cache.compaction.rounds(
-                    self._kv.exchange, group=self._group, short_blocks=short_blocks
+                    self._kv.exchange,
+                    group=self._group,
+                    short_blocks=short_blocks,
+                    least_hits=least_hits,
                 )
             n_moved += moved or 0
         assert before == [self._cache.counts(group) for group in groups]

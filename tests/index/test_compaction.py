@@ -69,11 +69,13 @@ class World:
         for ids in prompts:
             self.run(ids)
 
-    def rounds(self) -> Iterator[int]:
-        return self.cache.compaction.rounds(self.exchange, group=0, short_blocks=SHORT)
+    def rounds(self, least_hits: int = 1) -> Iterator[int]:
+        return self.cache.compaction.rounds(
+            self.exchange, group=0, short_blocks=SHORT, least_hits=least_hits
+        )
 
-    def compact(self) -> int:
-        n_moved = sum(self.rounds())
+    def compact(self, least_hits: int = 1) -> int:
+        n_moved = sum(self.rounds(least_hits))
         self.cache.check()
         return n_moved
 
@@ -137,7 +139,7 @@ def test_what_a_request_holds_stays_where_it_is() -> None:
 
 
 def test_what_nobody_has_come_back_to_is_not_moved() -> None:
-    """Whether it is ever read again is not known."""
+    """Unless one says so: whether it is ever read again is not known."""
     world = World(16)
     world.interleave(ONE, OTHER)
     once = World(16)
@@ -148,6 +150,8 @@ def test_what_nobody_has_come_back_to_is_not_moved() -> None:
     for lease in leases:
         once.cache.release(lease)
     assert (world.compact() > 0, once.compact()) == (True, 0)
+    assert once.compact(least_hits=0) > 0
+    assert sum(n_runs(once)) <= 3
 
 
 def test_what_goes_on_from_what_is_read_again_is_moved_with_it() -> None:
@@ -179,6 +183,40 @@ def test_a_run_that_is_long_enough_is_not_broken_up() -> None:
     world.compact()
     assert long[0] in world.paths()
     assert n_runs(world) == [1, 1, 1]
+
+
+def test_runs_that_are_long_already_become_one_where_that_pays() -> None:
+    """Each long run is a call of its own: a prompt in two of them is moved as a whole."""
+    world = World(20)
+    held = world.start(OTHER[:2])
+    first = world.start(ONE[:8])
+    world.cache.release(held)
+    world.run([7, 7, 7, 7])
+    world.cache.release(first)
+    world.run(ONE)
+    world.run(ONE)
+    (path,) = (runs for runs in world.paths() if sum(n for _, n in runs) == 8)
+    assert [span.n_blocks for span in path] == [4, 4]
+    assert world.compact() > 0
+    assert [8] in [[span.n_blocks for span in runs] for runs in world.paths()]
+    assert world.run(ONE) == 14
+
+
+def test_what_would_take_more_copies_than_it_saves_stays() -> None:
+    """A short end of a long prompt is copied at each read, and moving all of it never pays."""
+    world = World(200)
+    long = [5] * 160
+    world.run(long)
+    held = world.start([6, 6])
+    world.run([9] * 180)
+    world.run([*long, 4, 4])
+    world.run([*long, 4, 4, 4])
+    assert len(world.paths()[0]) == 2
+    blocked = world.paths()
+    assert world.compact() == 0
+    assert world.paths() == blocked
+    world.cache.release(held)
+    assert world.compact() == 2
 
 
 def test_a_long_free_run_is_left_for_the_next_prompt() -> None:

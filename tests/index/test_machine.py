@@ -200,9 +200,9 @@ class TokenExactMachine(RuleBasedStateMachine):
         assert self.cache.reclaim() == self.all_counts()[0].free - before.free
         assert self.cache.reclaim() == 0
 
-    @rule(n_pieces=st.integers(1, 20), short_blocks=st.integers(1, 3))
-    def compact(self, n_pieces: int, short_blocks: int) -> None:
-        self.compacting.go_on(n_pieces, short_blocks)
+    @rule(n_pieces=st.integers(1, 20), short_blocks=st.integers(1, 3), least_hits=st.integers(0, 1))
+    def compact(self, n_pieces: int, short_blocks: int, least_hits: int) -> None:
+        self.compacting.go_on(n_pieces, short_blocks, least_hits)
 
     @rule(namespace=NAMES, ids=IDS)
     def look(self, namespace: Namespace, ids: Ids) -> None:
