@@ -79,7 +79,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     speculation: SpeculationName = "auto"  # auto: draft tokens where that is faster
     max_draft_tokens: int = 15  # of one request in one step; 16 rows are read in one piece
     growth_blocks: int = 8  # a growing request takes consecutive blocks in such portions
-    compaction: CompactionName = "auto"  # auto: bring prefixes together while nothing runs
+    compaction: CompactionName = "off"  # auto: bring long prefixes together while nothing runs
     prefix_cache: bool = True  # False: nothing is looked up, nothing is kept
     token_exact_reuse: bool = True  # copy the shared tokens of a block that is left midway
     eviction_policy: PolicyName = "lru"  # which cached prefixes go when room is needed

@@ -9,16 +9,17 @@ from prefixcache.config import EngineConfig
 from prefixcache.engine.counters import Counters
 from prefixcache.engine.index_groups import IndexGroups
 from prefixcache.engine.parts import COPIED_TOKENS
-from prefixcache.index import BlockExchange, PrefixCache
+from prefixcache.index import BlockExchange, PrefixCache, Reading
 from prefixcache.kv import KVStore
 from prefixcache.types import Span
 
 logger = logging.getLogger(__name__)
 
 SLICE_SECONDS = 0.005  # of an idle step: who comes then waits no longer, but for a last piece
-PAYS_AFTER_STEPS = (
-    16  # decode steps that read what is moved: prefixcache/design/0038-fragmentation.md
-)
+# As measured: prefixcache/design/0038-fragmentation.md
+PAYS_AFTER_STEPS = 16  # decode steps that read what is moved
+CALL_TOKENS = 1280  # to read a run in place costs a decode step as much as to copy so many
+EXCHANGES_A_BLOCK = 2  # cost as much as copying a block in that many steps
 _LONGEST_LOOK_SECONDS = 60.0
 
 
@@ -91,14 +92,15 @@ class Idle:
             return
         reads = counters.cached_tokens / max(counters.computed_tokens, 1)  # of each stored token
         pays_unread = decode_steps * reads >= PAYS_AFTER_STEPS * counters.requests
-        short_blocks = COPIED_TOKENS // self._config.block_size_tokens
+        size = self._config.block_size_tokens
+        reading = Reading(
+            short_blocks=COPIED_TOKENS // size,
+            call_blocks=CALL_TOKENS // size,
+            most_exchanges=EXCHANGES_A_BLOCK,
+            least_hits=0 if pays_unread else 1,
+        )
         for group in self._groups.of_store():
-            yield from self._cache.compaction.rounds(
-                self._exchange,
-                group=group,
-                short_blocks=short_blocks,
-                least_hits=0 if pays_unread else 1,
-            )
+            yield from self._cache.compaction.rounds(self._exchange, group=group, reading=reading)
 
     def _exchange(self, order: BlockExchange) -> None:
         group = order.group - self._groups.n_added

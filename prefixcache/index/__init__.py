@@ -15,6 +15,7 @@ from prefixcache.index.policies import EvictionPolicy, LruPolicy
 from prefixcache.index.published import Passed, Published
 from prefixcache.index.snapshot import NodeView, Snapshot, TreeView
 from prefixcache.index.stats import CacheStats, LookupStats, NamespaceStats, TenantStats
+from prefixcache.index.survey import Reading
 from prefixcache.index.tokens import (
     TOKEN_BYTES,
     Packed,
@@ -51,6 +52,7 @@ __all__ = [
     "PrefixCache",
     "Published",
     "Quota",
+    "Reading",
     "Scope",
     "ScopeKind",
     "Snapshot",

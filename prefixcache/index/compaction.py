@@ -9,7 +9,7 @@ from prefixcache.index.blocks import BlockPool
 from prefixcache.index.core import Core
 from prefixcache.index.nodes import Node
 from prefixcache.index.spans import exchanged, has_all
-from prefixcache.index.survey import Survey, one_by_one
+from prefixcache.index.survey import Reading, Survey, one_by_one
 from prefixcache.types import BlockId, Span
 
 _MOST_BLOCKS = 4  # that change places at once
@@ -44,12 +44,7 @@ class Compaction:
         self.moved_blocks = 0  # whose KV has another place, those that were in the way included
 
     def rounds(
-        self,
-        exchange: Callable[[BlockExchange], None],
-        *,
-        group: int,
-        short_blocks: int,
-        least_hits: int = 1,
+        self, exchange: Callable[[BlockExchange], None], *, group: int, reading: Reading
     ) -> Iterator[int]:
         """Compact a layer group in little pieces, and yield after each how many blocks it moved.
 
@@ -59,9 +54,7 @@ class Compaction:
         Args:
             exchange: does so to the KV before it returns. If it raises, it has changed nothing.
             group: one without a window; in another one nothing is done.
-            short_blocks: a run of no more is copied before it is read.
-            least_hits: what requests have come back to so often is worth being moved, and what
-                goes on from it alone.
+            reading: what is worth being moved; what goes on alone from that is moved with it.
 
         Raises:
             HookError: a hook of the cache goes on with it.
@@ -72,7 +65,7 @@ class Compaction:
         is_window, index = self._core.places[group]
         if is_window:
             return
-        survey = Survey(self._core.pools.pools[index], index, short_blocks, least_hits)
+        survey = Survey(self._core.pools.pools[index], index, reading)
         for _ in survey.look(self._core.forest, self._core.forest.is_storable):
             yield 0
         for chain in survey.chains:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from itertools import groupby
 
 from prefixcache.index.blocks import BlockPool
@@ -15,12 +16,19 @@ from prefixcache.types import BlockId, Span
 
 _FREE, _SHORT, _COLD, _FIXED = range(4)
 _COSTS = {_FREE: 1, _SHORT: 2, _COLD: 4}  # of a place, in copies and in runs that are broken up
-_MOST_A_BLOCK = (
-    4  # exchanges for each block less to be copied: prefixcache/design/0038-fragmentation.md
-)
 _NODES_A_LOOK = 64  # that are looked at in one piece
 
 Chain = list[Node]  # each one the child of the one before it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What it costs attention to read runs of blocks, and so which are worth being moved."""
+
+    short_blocks: int  # a run of no more is copied before it is read, all of them for one call
+    call_blocks: int  # a longer run takes a call of its own, which costs as if so many were copied
+    most_exchanges: int  # that a block less to be copied is worth
+    least_hits: int = 1  # that what is moved has had
 
 
 class Survey:
@@ -37,21 +45,15 @@ class Survey:
     prefix dearer to read, and moving comes to an end.
     """
 
-    def __init__(self, pool: BlockPool, group: int, short_blocks: int, least_hits: int) -> None:
-        """Begin with a map on which all is fixed.
-
-        Args:
-            group: which of a node's runs are in `pool`.
-            short_blocks: a longer run is no short one.
-            least_hits: how often requests have come back to what is likely to be read.
-        """
+    def __init__(self, pool: BlockPool, group: int, reading: Reading) -> None:
+        """Begin with a map on which all is fixed. `group`: which of a node's runs are in `pool`."""
+        short_blocks = reading.short_blocks
         self.owners: list[Node | None] = [None] * pool.n_blocks  # of each cached block
         self.chains: list[Chain] = []  # what is likely to be read, the last used first
         self._marks = bytearray([_FIXED]) * pool.n_blocks
         self._group = group
         self._short = short_blocks
-        self._call = short_blocks * 3 // 2  # what a call for a run costs, in copied blocks
-        self._least_hits = least_hits
+        self._reading = reading
         self._room = re.compile(b"[^\\x%02x]{%d,}" % (_FIXED, short_blocks + 1), re.DOTALL)
         for span in pool.free_spans():
             if span.n_blocks <= short_blocks:
@@ -129,8 +131,8 @@ class Survey:
             best = min(starts, key=lambda start: (self._cost(start, n_blocks, in_place), start))
             place = Span(BlockId(best), n_blocks)
             moved = join(before, (place,), cut(wanted, n_blocks)[1], after)
-            saved = self._reading(runs) - self._reading(moved)
-            if n_blocks - in_place[best] > _MOST_A_BLOCK * saved:
+            saved = self._cost_of(runs) - self._cost_of(moved)
+            if n_blocks - in_place[best] > self._reading.most_exchanges * saved:
                 place = None
         self.settle(chain)
         return place
@@ -154,7 +156,8 @@ class Survey:
         for span in node.runs[self._group]:
             self._mark(span, _SHORT if self._is_short(span) else _COLD)
             self.owners[span.first : span.first + span.n_blocks] = [node] * span.n_blocks
-        is_likely = node.hits >= self._least_hits or (chain is not None and _goes_on_alone(node))
+        is_likely = node.hits >= self._reading.least_hits
+        is_likely |= chain is not None and _goes_on_alone(node)
         if not (is_current and is_likely):
             return None
         if chain is None:
@@ -166,14 +169,14 @@ class Survey:
     def _is_short(self, span: Span) -> bool:
         return span.n_blocks <= self._short
 
-    def _reading(self, runs: Runs) -> int:
+    def _cost_of(self, runs: Runs) -> int:
         """Return what one token's attention to some runs costs, in copied blocks.
 
-        The short ones are copied to be read in one call, the others take a call each.
+        The call that reads all that is copied is there in any case, for a request's own blocks.
         """
         n_copied = sum(span.n_blocks for span in runs if self._is_short(span))
-        n_calls = sum(not self._is_short(span) for span in runs) + (n_copied > 0)
-        return n_copied + self._call * n_calls
+        n_calls = sum(not self._is_short(span) for span in runs)
+        return n_copied + self._reading.call_blocks * n_calls
 
     def _mark(self, span: Span, mark: int) -> None:
         self._marks[span.first : span.first + span.n_blocks] = bytes([mark]) * span.n_blocks

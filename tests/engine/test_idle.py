@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from prefixcache.engine import idle
 from prefixcache.engine.index_groups import IndexGroups
 from prefixcache.errors import ConfigError
 from prefixcache.index.spans import Runs
@@ -17,7 +18,13 @@ from tests.support.models import Bench, oracle, prompt_ids
 
 BLOCK = 64  # so that runs of up to four are short ones
 ANSWER = 240
-GROWING = {"block_size_tokens": BLOCK, "growth_blocks": 0}
+GROWING: dict[str, Any] = {"block_size_tokens": BLOCK, "growth_blocks": 0, "compaction": "auto"}
+
+
+@pytest.fixture(autouse=True)
+def short_prompts_are_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a tiny model can read is too little for it otherwise."""
+    monkeypatch.setattr(idle, "CALL_TOKENS", 0)
 
 
 class Conversations:
@@ -148,6 +155,14 @@ def test_where_it_brings_nothing_nothing_is_moved(settings: dict[str, Any]) -> N
     talk = Conversations(**settings)
     assert talk.engine.seconds_to_next_look is None
     talk.bench.step()
+    assert talk.engine.stats().moved_blocks_total == 0
+
+
+def test_short_prompts_do_not_pay_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call for a run in place costs more than to copy so few blocks."""
+    monkeypatch.setattr(idle, "CALL_TOKENS", 1280)
+    talk = Conversations()
+    talk.rest()
     assert talk.engine.stats().moved_blocks_total == 0
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from prefixcache.index import PrefixCache
+from prefixcache.index import PrefixCache, Reading
 from tests.index.fake_kv import FakeKV
 
 
@@ -30,8 +30,12 @@ class Compacting:
                 self._rounds = self._cache.compaction.rounds(
                     self._kv.exchange,
                     group=self._group,
-                    short_blocks=short_blocks,
-                    least_hits=least_hits,
+                    reading=Reading(
+                        short_blocks=short_blocks,
+                        call_blocks=short_blocks,
+                        most_exchanges=4,
+                        least_hits=least_hits,
+                    ),
                 )
             n_moved += moved or 0
         assert before == [self._cache.counts(group) for group in groups]

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from prefixcache.errors import HookError
-from prefixcache.index import BlockEvent, BlockExchange, Lease, PrefixCache, Scope, pack
+from prefixcache.index import BlockEvent, BlockExchange, Lease, PrefixCache, Reading, Scope, pack
 from prefixcache.index.spans import Runs
 from prefixcache.index.tree import nodes, runs_to
 from prefixcache.types import PoolCounts
@@ -17,6 +17,11 @@ from tests.index.small import NS
 SHORT = 2  # blocks of a run that is worth being made longer
 ONE = [1] * 16
 OTHER = [2] * 16
+
+
+def reading(least_hits: int = 1) -> Reading:
+    """A call costs little, so that small prompts are worth being moved."""
+    return Reading(short_blocks=SHORT, call_blocks=2, most_exchanges=4, least_hits=least_hits)
 
 
 class World:
@@ -70,9 +75,7 @@ class World:
             self.run(ids)
 
     def rounds(self, least_hits: int = 1) -> Iterator[int]:
-        return self.cache.compaction.rounds(
-            self.exchange, group=0, short_blocks=SHORT, least_hits=least_hits
-        )
+        return self.cache.compaction.rounds(self.exchange, group=0, reading=reading(least_hits))
 
     def compact(self, least_hits: int = 1) -> int:
         n_moved = sum(self.rounds(least_hits))
@@ -318,7 +321,7 @@ def test_a_copy_that_fails_changes_nothing() -> None:
         raise RuntimeError(order)
 
     with pytest.raises(RuntimeError):
-        list(world.cache.compaction.rounds(fail, group=0, short_blocks=SHORT))
+        list(world.cache.compaction.rounds(fail, group=0, reading=reading()))
     world.cache.check()
     assert world.paths() == before
     assert world.run(ONE) == 14
@@ -364,7 +367,7 @@ def test_window_groups_are_left_alone() -> None:
         lease = world.cache.acquire(NS, pack(ids))
         world.cache.release(lease)
     windows = [node.windows for a in world.cache._core.forest for node in nodes(a)]
-    assert list(world.cache.compaction.rounds(world.exchange, group=1, short_blocks=SHORT)) == []
+    assert list(world.cache.compaction.rounds(world.exchange, group=1, reading=reading())) == []
     assert world.compact() > 0
     assert [node.windows for a in world.cache._core.forest for node in nodes(a)] == windows
     for ids in (ONE, OTHER):

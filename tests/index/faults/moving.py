@@ -59,7 +59,7 @@ MOVING: tuple[Fault, ...] = (
     Fault(
         name="all-that-can-be-moved-is",
         module="survey",
-        old="            if n_blocks - in_place[best] > _MOST_A_BLOCK * saved:\n",
+        old="            if n_blocks - in_place[best] > self._reading.most_exchanges * saved:\n",
         new="            if saved <= 0:\n",
         why="it is better in one run",
         tests=("test_compaction.py::test_what_would_take_more_copies_than_it_saves_stays",),
