@@ -9,20 +9,23 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from prefixcache.bench.attention import SHAPE
 from prefixcache.bench.machine import machine
 from prefixcache.config import EngineConfig
 from prefixcache.engine.attention_only import BLOCK_TOKENS, AttentionOnly
+from prefixcache.engine.idle import CALL_TOKENS, EXCHANGES_A_BLOCK
 from prefixcache.engine.parts import COPIED_TOKENS
 from prefixcache.engine.plan import Chunk
-from prefixcache.index import BlockExchange, Lease, Namespace, PrefixCache, pack
+from prefixcache.index import BlockExchange, Lease, Namespace, PrefixCache, Reading, pack
 from prefixcache.index.nodes import Node
 from prefixcache.index.tree import children_of, nodes, runs_to
 from prefixcache.types import BlockId, Span
@@ -32,14 +35,35 @@ CACHED_TOKENS = 4096
 RUN_BLOCKS = (1, 2, 4, 8, 16, 32, 256)
 CHUNK_TOKENS = 128
 REPEATS = 5
-ROUNDS = 6000  # tokens of each stream
-STREAMS = 8
-SESSIONS = 40
+ROUNDS = 6000  # tokens of each answer's place
 LONG_TOKENS = 1024  # tables of shorter requests are not looked at
 MEASURED_TABLES = 8
 REST_ROUNDS = 400  # between two moments in which nothing runs
+READING = Reading(
+    short_blocks=COPIED_TOKENS // BLOCK_TOKENS,
+    call_blocks=CALL_TOKENS // BLOCK_TOKENS,
+    most_exchanges=EXCHANGES_A_BLOCK,
+    least_hits=0,
+)
 
 Table = tuple[Span, ...]
+
+
+@dataclass(frozen=True)
+class Load:
+    """Who uses the pool."""
+
+    name: str
+    n_streams: int  # answers side by side
+    n_sessions: int
+    most_tokens: int  # of a conversation when a turn begins; then it begins anew
+    message_tokens: tuple[int, int]
+
+
+LOADS = (
+    Load("chats", 8, 40, 1500, (30, 600)),
+    Load("long chats", 3, 12, 4500, (500, 1500)),
+)
 
 
 @dataclass
@@ -62,17 +86,18 @@ class Stream:
 class Churn:
     """Conversations over a pool that holds a part of them, with no model.
 
-    Each turn adds a message and an answer; `STREAMS` answers grow side by side, token by token.
+    Each turn adds a message and an answer; answers grow side by side, token by token.
     Now and then nothing runs; with `compacts` the pool is compacted then.
     """
 
-    def __init__(self, seed: int, growth_blocks: int, *, compacts: bool) -> None:
+    def __init__(self, seed: int, growth_blocks: int, load: Load, *, compacts: bool) -> None:
+        self._load = load
         self._compacts = compacts
         self.orders: list[BlockExchange] = []
         self._rng = np.random.default_rng(seed)
         self.cache = PrefixCache(pool_blocks=(POOL_BLOCKS,), growth_blocks=growth_blocks)
-        self._idle = [Session() for _ in range(SESSIONS)]
-        self._streams = [self._begin() for _ in range(STREAMS)]
+        self._idle = [Session() for _ in range(load.n_sessions)]
+        self._streams = [self._begin() for _ in range(load.n_streams)]
         self.tables: list[tuple[Table, int]] = []  # each with the tokens of the answer
         self.free: list[tuple[int, int]] = []  # free blocks and the longest run, now and then
 
@@ -91,32 +116,32 @@ class Churn:
             self._end(stream)
         self._streams = []
 
-    def compact(self, exchange: Callable[[BlockExchange], None]) -> None:
-        """Bring together what is cached, to the end."""
-        short_blocks = COPIED_TOKENS // BLOCK_TOKENS
-        for _ in self.cache.compaction.rounds(exchange, group=0, short_blocks=short_blocks):
-            pass
+    def compact(self, exchange: Callable[[BlockExchange], None]) -> list[float]:
+        """Bring together what is cached, to the end; return what each piece took, in CPU ms."""
+        rounds = self.cache.compaction.rounds(exchange, group=0, reading=READING)
+        begins = [time.process_time(), *(time.process_time() for _ in rounds)]
+        return [(end - begin) * 1e3 for begin, end in pairwise(begins)]
 
     def long_paths(self) -> list[Table]:
-        """Return where the long prefixes lie that requests have come back to."""
+        """Return where the long prefixes lie."""
         return [
             runs_to(leaf)[0]
             for anchor in self.cache._core.forest
             for leaf in nodes(anchor)
-            if _ends_long_path(leaf) and any(node.hits for node in _last_two(leaf))
+            if _ends_long_path(leaf)
         ]
 
     def _rest(self) -> None:
         self.stop()
         if self._compacts:
             self.compact(self.orders.append)
-        self._streams = [self._begin() for _ in range(STREAMS)]
+        self._streams = [self._begin() for _ in range(self._load.n_streams)]
 
     def _begin(self) -> Stream:
         session = self._idle.pop(int(self._rng.integers(len(self._idle))))
-        if len(session.tokens) > 1500:
+        if len(session.tokens) > self._load.most_tokens:
             session.tokens.clear()
-        session.tokens += self._ids(int(self._rng.integers(30, 600)))
+        session.tokens += self._ids(int(self._rng.integers(*self._load.message_tokens)))
         lease = self.cache.acquire(Namespace("model"), pack(session.tokens), room_tokens=1)
         self.cache.commit(lease, pack(session.tokens))
         n_answer = int(self._rng.integers(30, 400))
@@ -149,12 +174,6 @@ def _ends_long_path(node: Node) -> bool:
     """Return whether a path of many tokens on the device ends at a node."""
     is_leaf = not any(child.runs[0] for child in children_of(node))
     return bool(node.runs[0]) and is_leaf and node.end_block * BLOCK_TOKENS >= LONG_TOKENS
-
-
-def _last_two(leaf: Node) -> Iterator[Node]:
-    yield leaf
-    if leaf.parent is not None:
-        yield leaf.parent
 
 
 def in_runs(n_blocks: int, run_blocks: int, rng: np.random.Generator) -> Table:
@@ -218,37 +237,57 @@ def moving_ms(attention: AttentionOnly, n_blocks: int, *, swaps: bool) -> float:
 
 
 def of_workload(
-    attention: AttentionOnly, growth_blocks: int, n_rounds: int, *, compacts: bool
+    attention: AttentionOnly, growth_blocks: int, load: Load, n_rounds: int
 ) -> dict[str, Any]:
-    """Return which runs a busy pool gives requests, and what these cost them."""
-    churn = Churn(7, growth_blocks, compacts=compacts)
-    churn.run(n_rounds)
-    late = churn.tables[len(churn.tables) // 3 :]  # the pool was full by then
-    free = churn.free[len(churn.free) // 3 :]
-    n_steps = sum(n_answer for _, n_answer in late)
-    np.random.default_rng(1).shuffle(late)
-    some = [table for table, _ in late[:MEASURED_TABLES]]
+    """Return which runs a busy pool gives the same requests without and with compaction.
+
+    Their decode steps are measured as the blocks lie without it, with it and in one run.
+    """
+    churns = [Churn(7, growth_blocks, load, compacts=compacts) for compacts in (False, True)]
+    for churn in churns:
+        churn.run(n_rounds)
+    without, with_it = (churn.tables[len(churn.tables) // 3 :] for churn in churns)
+    order = np.random.default_rng(1).permutation(len(without))[:MEASURED_TABLES]
+    ways = [
+        [table for table, _ in without],
+        [table for table, _ in with_it],
+        [straightened(table) for table, _ in without],
+    ]
+    times = [
+        [milliseconds(attention, [way[index] for index in order], 1) for way in ways]
+        for _ in range(REPEATS)
+    ]
+    free = churns[0].free[len(churns[0].free) // 3 :]
+    orders = churns[1].orders
     return {
-        "compacts": compacts,
+        "load": load.name,
         "growth_blocks": growth_blocks,
-        "evicted_blocks": churn.cache.stats().evicted_blocks,
-        **of_tables([table for table, _ in late]),
-        "decode_steps": n_steps,
         "mean_free_blocks": round(statistics.mean(n for n, _ in free), 1),
         "mean_longest_free_run": round(statistics.mean(n for _, n in free), 1),
-        "exchanged_blocks": sum(each.n_blocks for each in churn.orders if not each.is_copy),
-        "copied_blocks": sum(each.n_blocks for each in churn.orders if each.is_copy),
-        "decode": interleaved(attention, some, 1),
-        "chunk": interleaved(attention, some, CHUNK_TOKENS),
+        "without": of_tables(ways[0]),
+        "with": of_tables(ways[1]),
+        "exchanged_blocks": sum(each.n_blocks for each in orders if not each.is_copy),
+        "copied_blocks": sum(each.n_blocks for each in orders if each.is_copy),
+        "decode_steps": sum(n_answer for _, n_answer in without),
+        "decode_ms": {
+            name: round(statistics.median(each), 2)
+            for name, each in zip(
+                ("without", "with", "one_run"), zip(*times, strict=True), strict=True
+            )
+        },
+        "ratio_of_with_to_without": round(statistics.median(b / a for a, b, _ in times), 3),
+        "ratio_of_without_to_one_run": round(statistics.median(a / c for a, _, c in times), 3),
     }
 
 
-def of_one_pool(attention: AttentionOnly, growth_blocks: int, n_rounds: int) -> dict[str, Any]:
+def of_one_pool(
+    attention: AttentionOnly, growth_blocks: int, load: Load, n_rounds: int
+) -> dict[str, Any]:
     """Return how a full pool's prefixes lie and read before and after compaction, and its cost."""
-    churn = Churn(7, growth_blocks, compacts=False)
+    churn = Churn(7, growth_blocks, load, compacts=False)
     churn.run(n_rounds)
     churn.stop()
-    found: dict[str, Any] = {"free_blocks": churn.cache.counts().free}
+    found: dict[str, Any] = {"load": load.name, "free_blocks": churn.cache.counts().free}
 
     def move(order: BlockExchange) -> None:
         source = Span(order.source, order.n_blocks)
@@ -256,22 +295,23 @@ def of_one_pool(attention: AttentionOnly, growth_blocks: int, n_rounds: int) -> 
 
     for moment in ("before", "after"):
         if moment == "after":
-            begin = time.process_time()
-            churn.compact(move)
-            found["compaction_ms"] = round((time.process_time() - begin) * 1e3, 1)
+            pieces = churn.compact(move)
+            found["compaction_ms"] = round(sum(pieces), 1)
+            found["longest_piece_ms"] = round(max(pieces), 2)
             found["moved_blocks"] = churn.cache.compaction.moved_blocks
             churn.cache.check()
         tables = churn.long_paths()
         found[moment] = {
             **of_tables(tables),
-            "decode": interleaved(attention, tables, 1),
-            "chunk": interleaved(attention, tables, CHUNK_TOKENS),
+            "decode": interleaved(attention, tables[:MEASURED_TABLES], 1),
+            "chunk": interleaved(attention, tables[:MEASURED_TABLES], CHUNK_TOKENS),
         }
     return found
 
 
 def main(n_rounds: int = ROUNDS) -> None:
     """Measure, print and write the result."""
+    torch.set_num_threads(1)
     attention = AttentionOnly(SHAPE, POOL_BLOCKS * BLOCK_TOKENS)
     rng = np.random.default_rng(0)
     rows: list[dict[str, Any]] = []
@@ -286,11 +326,8 @@ def main(n_rounds: int = ROUNDS) -> None:
         "machine": machine(),
         "note": "others used the machine as well; processor time of one thread",
         "runs": rows,
-        "one_pool": of_one_pool(attention, default, n_rounds),
-        "workloads": [
-            of_workload(attention, default, n_rounds, compacts=compacts)
-            for compacts in (False, True)
-        ],
+        "one_pool": [of_one_pool(attention, default, load, n_rounds) for load in LOADS],
+        "workloads": [of_workload(attention, default, load, n_rounds) for load in LOADS],
         "moving_ms_a_block": {
             "exchange": round(moving_ms(attention, 256, swaps=True), 3),
             "copy": round(moving_ms(attention, 256, swaps=False), 3),
