@@ -40,6 +40,7 @@ _COUNTERS = (
     _Shown("output_tokens_total", "prefixcache_output_tokens", "Tokens generated"),
     _Shown("evicted_blocks_total", "prefixcache_evicted_blocks", "Cached KV blocks given up"),
     _Shown("preemptions_total", "prefixcache_preemptions", "Running requests put back to wait"),
+    _Shown("moved_blocks_total", "prefixcache_moved_blocks", "KV blocks moved to lie together"),
     _Shown("drafted_tokens_total", "prefixcache_drafted_tokens", "Output tokens that were guessed"),
     _Shown("accepted_tokens_total", "prefixcache_accepted_tokens", "Guesses that were right"),
     _Shown("steps_total", "prefixcache_engine_steps", "Steps of the engine"),

@@ -16,6 +16,7 @@ DType = Literal["auto", "float32", "bfloat16", "float16"]
 KVFormatName = Literal["auto", "float32", "bfloat16", "float16", "fp8", "int8", "int4"]
 WeightsName = Literal["auto", "float32", "16bit", "int8"]
 SpeculationName = Literal["auto", "off"]
+CompactionName = Literal["auto", "off"]
 LoadingName = Literal["auto", "always", "never"]
 
 _PRUNING = re.compile(r"([1-9][0-9]{0,8})\+([1-9][0-9]{0,8})", re.ASCII)
@@ -78,6 +79,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     speculation: SpeculationName = "auto"  # auto: draft tokens where that is faster
     max_draft_tokens: int = 15  # of one request in one step; 16 rows are read in one piece
     growth_blocks: int = 8  # a growing request takes consecutive blocks in such portions
+    compaction: CompactionName = "off"  # auto: bring long prefixes together while nothing runs
     prefix_cache: bool = True  # False: nothing is looked up, nothing is kept
     token_exact_reuse: bool = True  # copy the shared tokens of a block that is left midway
     eviction_policy: PolicyName = "lru"  # which cached prefixes go when room is needed
@@ -129,6 +131,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         self._require_choice("kv_format", get_args(KVFormatName))
         self._require_choice("weights", get_args(WeightsName))
         self._require_choice("speculation", get_args(SpeculationName))
+        self._require_choice("compaction", get_args(CompactionName))
         self._require_choice("tier_loading", get_args(LoadingName))
 
     @property

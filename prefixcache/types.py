@@ -228,6 +228,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens_total: int
     evicted_blocks_total: int
     preemptions_total: int
+    moved_blocks_total: int = 0  # whose KV was brought elsewhere, so that prefixes lie together
     drafted_tokens_total: int = 0  # guessed and fed beside the last token
     accepted_tokens_total: int = 0  # of those, what proved right: steps that were saved
     waiting_tokens: int = 0  # of those who wait

@@ -13,6 +13,7 @@ class Counters:
     """Totals that never fall, in steps and tokens."""
 
     steps: int = 0
+    requests: int = 0  # admitted
     prompt_tokens: int = 0
     cached_tokens: int = 0
     computed_tokens: int = 0
@@ -24,6 +25,7 @@ class Counters:
     def count_admission(self, sequence: Sequence) -> None:
         """Count a request that was admitted for the first time."""
         usage = sequence.usage
+        self.requests += 1
         self.prompt_tokens += usage.prompt_tokens
         self.cached_tokens += usage.cached_tokens
         if sequence.lease is not None and (miss := sequence.lease.miss) is not None:

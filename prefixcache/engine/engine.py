@@ -17,6 +17,7 @@ from prefixcache.engine.control import EngineControl
 from prefixcache.engine.counters import Counters
 from prefixcache.engine.deadlines import Deadlines, overdue_message
 from prefixcache.engine.deferred import Cancels
+from prefixcache.engine.idle import Idle
 from prefixcache.engine.index_groups import IndexGroups
 from prefixcache.engine.intake import Intake
 from prefixcache.engine.loading import LoadedModel, load_model, prepare_model
@@ -50,7 +51,6 @@ logger = logging.getLogger(__name__)
 
 FIRST_STEP_TOKENS = {"cpu": 128}  # until the machine's speed is known
 FIRST_STEP_TOKENS_ELSEWHERE = 2048
-_LONGEST_LOOK_SECONDS = 60.0
 _LONGEST_PAUSE_SECONDS = 0.02  # until messages are looked at again
 
 
@@ -116,6 +116,7 @@ class Engine:
         )
         self._runner = Runner(loaded.model, loaded.store, budget, clock)
         self._counters = Counters()
+        self._idle = Idle(self.cache, self._store, groups, config, self._counters, clock)
         self._speculation = Speculation(
             self.cache,
             windows,
@@ -213,13 +214,8 @@ class Engine:
 
     @property
     def seconds_to_next_look(self) -> float | None:
-        """How long an idle engine may wait for its next `step`, in seconds; None: for ever.
-
-        A quarter of the time after which unused prefixes go, so that they go about then.
-        """
-        if self._config.eviction_policy != "ttl":
-            return None
-        return min(self._config.idle_ttl_seconds / 4, _LONGEST_LOOK_SECONDS)
+        """How long an idle engine may wait for its next `step`, in seconds; None: for ever."""
+        return self._idle.seconds_to_next_look
 
     def submit(self, request: GenerationRequest) -> None:
         """Queue a request. What is wrong with it comes back as a Failed event.
@@ -312,6 +308,10 @@ class Engine:
             shares = self._schedule()
             if not shares and self._tiers.ahead.is_busy and not self._answers.has_news:
                 self._tiers.pause(_LONGEST_PAUSE_SECONDS)  # nothing else is to be done
+            if self.has_work or shares:
+                self._idle.note_work()
+            else:
+                self._idle.work()
             if shares:
                 self._counters.steps += 1
                 outcomes = self._runner.run(shares)

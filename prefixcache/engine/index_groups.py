@@ -49,6 +49,10 @@ class IndexGroups:
         """The index's first group that has every position."""
         return self.windows.index(None)
 
+    def of_store(self) -> range:
+        """Return the groups of the index that have KV behind them."""
+        return range(self.n_added, len(self.windows))
+
     def new_cache(
         self,
         config: EngineConfig,
@@ -79,15 +83,15 @@ class IndexGroups:
 
     def tables(self, lease: Lease) -> tuple[tuple[Span, ...], ...]:
         """Return a lease's blocks in each group of the store, but those of leads."""
-        return tuple(lease.spans(group) for group in self._of_store())
+        return tuple(lease.spans(group) for group in self.of_store())
 
     def lead_tables(self, lease: Lease) -> tuple[tuple[Span, ...], ...]:
         """Return a lease's blocks of each group's lead, where it keeps one."""
-        return tuple(lease.lead_spans(group) for group in self._of_store())
+        return tuple(lease.lead_spans(group) for group in self.of_store())
 
     def first_blocks(self, lease: Lease) -> tuple[int, ...]:
         """Return which block of its sequence each of a lease's tables begins with."""
-        return tuple(lease.first_block(group) for group in self._of_store())
+        return tuple(lease.first_block(group) for group in self.of_store())
 
     def extents(self, lease: Lease) -> list[tuple[tuple[int, Runs], tuple[int, Runs]]]:
         """Return each store group's blocks of a lease: those of its lead, and the others.
@@ -96,7 +100,7 @@ class IndexGroups:
         """
         return [
             ((0, lease.lead_spans(group)), (lease.first_block(group), lease.spans(group)))
-            for group in self._of_store()
+            for group in self.of_store()
         ]
 
     def runs_of(self, event: BlockEvent) -> list[Runs]:
@@ -107,9 +111,6 @@ class IndexGroups:
         whole, windows = iter(event.runs), iter(event.windows)
         by_group = [next(whole if window is None else windows) for window in self.windows]
         return [_last_of(runs, event.n_blocks) for runs in by_group[self.n_added :]]
-
-    def _of_store(self) -> range:
-        return range(self.n_added, len(self.windows))
 
 
 def _last_of(runs: Runs, n_blocks: int) -> Runs:

@@ -28,6 +28,7 @@ def engine_stats(
         output_tokens_total=counters.output_tokens,
         evicted_blocks_total=cache.evicted_blocks,
         preemptions_total=scheduler.preemptions_total,
+        moved_blocks_total=cache.compaction.moved_blocks,
         drafted_tokens_total=counters.drafted_tokens,
         accepted_tokens_total=counters.accepted_tokens,
         longest_free_run=cache.longest_free_run(whole_group),

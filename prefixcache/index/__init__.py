@@ -3,6 +3,7 @@
 from prefixcache.index.accounts import SYSTEM_TENANT, Quota
 from prefixcache.index.admission import BlockCopy
 from prefixcache.index.cache import PrefixCache
+from prefixcache.index.compaction import BlockExchange, Compaction
 from prefixcache.index.copies import Outlook
 from prefixcache.index.events import BlockEvent, Observer
 from prefixcache.index.inflight import Waiter
@@ -14,6 +15,7 @@ from prefixcache.index.policies import EvictionPolicy, LruPolicy
 from prefixcache.index.published import Passed, Published
 from prefixcache.index.snapshot import NodeView, Snapshot, TreeView
 from prefixcache.index.stats import CacheStats, LookupStats, NamespaceStats, TenantStats
+from prefixcache.index.survey import Reading
 from prefixcache.index.tokens import (
     TOKEN_BYTES,
     Packed,
@@ -29,7 +31,9 @@ __all__ = [
     "AwayBlocks",
     "BlockCopy",
     "BlockEvent",
+    "BlockExchange",
     "CacheStats",
+    "Compaction",
     "EvictionPolicy",
     "Generations",
     "Lease",
@@ -48,6 +52,7 @@ __all__ = [
     "PrefixCache",
     "Published",
     "Quota",
+    "Reading",
     "Scope",
     "ScopeKind",
     "Snapshot",

@@ -118,6 +118,27 @@ class BlockPool:
         self._firsts_of[size][first] = None
         self._sizes |= 1 << size
 
+    def has_free(self, span: Span) -> bool:
+        """Return whether all of these blocks are free. Cost: looks at their marks."""
+        first, length = span
+        n_marked = min(length, self._tail_first - first)  # the tail is not marked
+        return n_marked <= 0 or self._is_free.count(1, first, first + n_marked) == n_marked
+
+    def take(self, span: Span) -> None:
+        """Take these blocks, which are known to be free. Cost: O(1), besides marking each block."""
+        first, until = span.first, span.first + span.n_blocks
+        if first >= self._tail_first:
+            begin = self._tail_first
+            self._take_tail(until - begin)
+        else:
+            begin = self._is_free.rfind(0, 0, first) + 1
+            end = begin + self._length_from[begin]
+            self._take_from(begin, end - begin)
+            if end > until:
+                self.free(Span(BlockId(until), end - until))
+        if first > begin:
+            self.free(Span(BlockId(begin), first - begin))
+
     def free_spans(self) -> list[Span]:
         """Return every free extent by position. Cost: sorts them; for checks and reports."""
         spans = [Span(BlockId(first), n) for first, n in sorted(self._length_from.items())]

@@ -11,6 +11,7 @@ from prefixcache.index.admission import BlockCopy
 from prefixcache.index.ahead import Ahead
 from prefixcache.index.block_format import BlockFormat
 from prefixcache.index.books import check_books
+from prefixcache.index.compaction import Compaction
 from prefixcache.index.copies import Copies
 from prefixcache.index.core import Core
 from prefixcache.index.events import Observer
@@ -42,7 +43,8 @@ class PrefixCache:
     nothing. Only full blocks enter the tree, and a look-up leaves a token of a prompt to compute.
 
     `prompts` are prefixes that tenants share; `twins` is for requests that wait for each other;
-    `copies` is what lies in a lower tier; `ahead` guesses what a request goes on with.
+    `copies` is what lies in a lower tier; `ahead` guesses what a request goes on with;
+    `compaction` brings together what lies in short runs.
 
     Calls are made one at a time, from whichever thread; `counts`, `longest_free_run` and `stats`
     may be called from any thread at any moment. No call waits for anything but the hooks
@@ -108,6 +110,7 @@ class PrefixCache:
         self.twins = Twins(core)
         self.copies = Copies(core)
         self.ahead = Ahead(core)
+        self.compaction = Compaction(core)
         self._report = Report(core)
         self._double_releases = 0
 

@@ -6,6 +6,8 @@ continue each other are one span.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from prefixcache.types import BlockId, Span
 
 Runs = tuple[Span, ...]
@@ -45,6 +47,30 @@ def cut(runs: Runs, n_blocks: int) -> tuple[Runs, Runs]:
     return runs, ()
 
 
+def has_all(runs: Runs, span: Span) -> bool:
+    """Return whether all blocks of `span` are among `runs`, in any order. Cost: the spans."""
+    begin, end = span.first, span.first + span.n_blocks
+    shared = (min(end, first + length) - max(begin, first) for first, length in runs)
+    return sum(n_shared for n_shared in shared if n_shared > 0) == span.n_blocks
+
+
+def exchanged(runs: Runs, one: Span, other: Span) -> Runs:
+    """Return `runs` with the blocks of `one` and of `other`, as many, in each other's places.
+
+    Either may be among them or not; they share no block. Cost: the spans of `runs`.
+    """
+    distance = other.first - one.first
+    bounds = sorted({at for first, n in (one, other) for at in (first, first + n)})
+    pieces: list[Runs] = []
+    for first, length in runs:
+        until = first + length
+        inner = [at for at in bounds if first < at < until]
+        for at, end in pairwise([first, *inner, until]):
+            moved = distance * (_is_in(at, one) - _is_in(at, other))
+            pieces.append((Span(BlockId(at + moved), end - at),))
+    return join(*pieces)
+
+
 def join_groups(*parts: GroupRuns) -> GroupRuns:
     """Return `join` of the parts in each layer group."""
     return tuple([join(*runs) for runs in zip(*parts, strict=True)])
@@ -54,3 +80,7 @@ def cut_groups(groups: GroupRuns, n_blocks: int) -> tuple[GroupRuns, GroupRuns]:
     """Return `cut` in each layer group: the first `n_blocks` positions, and the rest."""
     halves = [cut(runs, n_blocks) for runs in groups]
     return tuple([head for head, _ in halves]), tuple([tail for _, tail in halves])
+
+
+def _is_in(block: int, span: Span) -> bool:
+    return span.first <= block < span.first + span.n_blocks

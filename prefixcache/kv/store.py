@@ -113,6 +113,25 @@ class KVStore:
         for plane in self._planes[group]:
             plane[:, :, write] = plane[:, :, read]
 
+    def move_blocks(self, group: int, source: Span, target: BlockId, *, swaps: bool) -> None:
+        """Copy consecutive blocks to where as many others are, in every layer of `group`, exactly.
+
+        The two share no block. Cost: a copy, and memory for as much where they change places.
+
+        `swaps`: the others come to where these were; else they are written over.
+        """
+        size = self.layout.block_size_tokens
+        n_slots = source.n_blocks * size
+        pairs = [
+            (plane.narrow(2, source.first * size, n_slots), plane.narrow(2, target * size, n_slots))
+            for plane in self._planes[group]
+        ]
+        kept = [there.clone() for _, there in pairs] if swaps else []
+        for here, there in pairs:
+            there.copy_(here)
+        for (here, _), others in zip(pairs, kept, strict=False):
+            here.copy_(others)
+
     def block_bytes(self, group: int) -> int:
         """Return the bytes that one block of a layer group takes."""
         shape = self.layout.groups[group]

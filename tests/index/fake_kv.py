@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from prefixcache.index import BlockCopy, Generations, Lease, Namespace
+from prefixcache.index import BlockCopy, BlockExchange, Generations, Lease, Namespace
 from prefixcache.types import BlockId, Span
 
 Entry = tuple[Namespace, Generations, tuple[int, ...]]
@@ -45,6 +45,18 @@ class FakeKV:
         for offset in range(copy.n_tokens):
             entry = self._entries[copy.group, copy.source, offset]
             self._entries[copy.group, copy.target, offset] = entry
+
+    def exchange(self, order: BlockExchange) -> None:
+        """Do what compaction orders. What was in a place that has become free is lost."""
+        for index in range(order.n_blocks):
+            for offset in range(self.block_size_tokens):
+                source = order.group, order.source + index, offset
+                target = order.group, order.target + index, offset
+                here, there = self._entries.pop(source, None), self._entries.pop(target, None)
+                if here is not None:
+                    self._entries[target] = here
+                if there is not None and not order.is_copy:
+                    self._entries[source] = there
 
     def write(self, lease: Lease, ids: Sequence[int], start: int) -> None:
         """Compute positions from `start` to the end of `ids`."""

@@ -25,6 +25,7 @@ from prefixcache.index import (
 )
 from prefixcache.index.nodes import Mount
 from prefixcache.types import BlockId
+from tests.index.compacting import Compacting
 from tests.index.fake_kv import Entry, FakeKV, blocks_of
 from tests.index.room_reference import Room
 from tests.index.tenants_reference import Ids, TenantsReference, is_for, n_shared, system_of
@@ -90,6 +91,7 @@ class TenantsWorld(RuleBasedStateMachine):
             lower_tier=self.tier,
             clock=lambda: self.now,
         )
+        self.compacting = Compacting(self.cache, self.kv, len(self.pool_blocks))
         self.live: list[Running] = []
         self.waiting: dict[Waiter, tuple[Namespace, Ids]] = {}
         self.bumps: Counter[Scope] = Counter()

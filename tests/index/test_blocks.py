@@ -145,6 +145,27 @@ def test_random_use_never_hands_a_block_out_twice() -> None:
         assert pool.n_free == len(free)
 
 
+def test_chosen_blocks_are_taken_wherever_they_lie() -> None:
+    """Against a set of free blocks: inside an extent, at its ends and in the tail."""
+    rng = random.Random(6)
+    pool, free, held = BlockPool(60), set(range(60)), set[int]()
+    for _ in range(1500):
+        some = span(rng.randrange(56), rng.randint(1, 4))
+        blocks = set(range(some.first, some.first + some.n_blocks))
+        assert pool.has_free(some) == (blocks <= free)
+        if blocks <= free:
+            pool.take(some)
+            free -= blocks
+            held |= blocks
+        elif held:
+            block = rng.choice(sorted(held))
+            pool.free(span(block, 1))
+            free.add(block)
+            held.remove(block)
+        pool.check()
+        assert {each for at, n in pool.free_spans() for each in range(at, at + n)} == free
+
+
 def test_a_pool_takes_no_memory_for_its_size() -> None:
     """A pool of more blocks than there is memory gives, takes back and checks like any other."""
     pool = BlockPool(2**48)

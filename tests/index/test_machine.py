@@ -22,6 +22,7 @@ from prefixcache.errors import PoolExhaustedError, RequestTooLargeError
 from prefixcache.index import Lease, Namespace, PrefixCache, Scope, pack
 from prefixcache.index.policies import POLICY_NAMES, make_policy
 from prefixcache.types import PoolCounts
+from tests.index.compacting import Compacting
 from tests.index.fake_kv import FakeKV
 from tests.index.machines import run_machine
 from tests.index.reference import Claim, Ids, Reference
@@ -74,6 +75,7 @@ class TokenExactMachine(RuleBasedStateMachine):
             copy_block=self.kv.copy_block,
             policy=partial(make_policy, self.policy),
         )
+        self.compacting = Compacting(self.cache, self.kv, len(self.pool_blocks))
         self.live: list[Running] = []
         self.stored: dict[Namespace, set[Ids]] = {name: set() for name in NAMESPACES}
 
@@ -197,6 +199,10 @@ class TokenExactMachine(RuleBasedStateMachine):
         before = self.all_counts()[0]
         assert self.cache.reclaim() == self.all_counts()[0].free - before.free
         assert self.cache.reclaim() == 0
+
+    @rule(n_pieces=st.integers(1, 20), short_blocks=st.integers(1, 3), least_hits=st.integers(0, 1))
+    def compact(self, n_pieces: int, short_blocks: int, least_hits: int) -> None:
+        self.compacting.go_on(n_pieces, short_blocks, least_hits)
 
     @rule(namespace=NAMES, ids=IDS)
     def look(self, namespace: Namespace, ids: Ids) -> None:

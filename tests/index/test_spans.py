@@ -9,6 +9,8 @@ from prefixcache.index.spans import (
     Runs,
     cut,
     cut_groups,
+    exchanged,
+    has_all,
     join,
     join_groups,
     n_blocks_in,
@@ -54,3 +56,30 @@ def test_groups_are_cut_and_joined_position_by_position() -> None:
     head, tail = cut_groups(groups, 2)
     assert head == (runs((0, 2)), runs((7, 1), (2, 1)))
     assert join_groups(head, tail) == groups
+
+
+@given(st.permutations(range(12)), st.integers(0, 11), st.integers(0, 11), st.integers(1, 4))
+def test_blocks_that_change_places_are_found_where_the_others_were(
+    order: list[int], one: int, other: int, n_blocks: int
+) -> None:
+    """Each of the two takes the other's place in the prompt, and no other block moves."""
+    if abs(one - other) < n_blocks:
+        return
+    before = order[:8]
+    places = {one + index: other + index for index in range(n_blocks)}
+    places |= {there: here for here, there in places.items()}
+    blocks = join(*[runs((block, 1)) for block in before])
+    spans = (Span(BlockId(first), n_blocks) for first in (one, other))
+    moved = exchanged(blocks, *spans)
+    assert ids(moved) == [places.get(block, block) for block in before]
+    assert moved == join(moved)
+
+
+@given(st.permutations(range(10)), st.integers(0, 9), st.integers(1, 4))
+def test_blocks_are_among_runs_in_whatever_order(
+    order: list[int], first: int, n_blocks: int
+) -> None:
+    """All of them, or it is not so."""
+    some = join(*[runs((block, 1)) for block in order[:6]])
+    expected = set(range(first, first + n_blocks)) <= set(order[:6])
+    assert has_all(some, Span(BlockId(first), n_blocks)) == expected

@@ -144,6 +144,10 @@ class TenantsMachine(TenantsWorld):
             return
         assert before == (self.room.state(), lease.spans(0), lease.n_slack)
 
+    @rule(n_pieces=st.integers(1, 30), short_blocks=st.integers(1, 3), least_hits=st.integers(0, 1))
+    def compact(self, n_pieces: int, short_blocks: int, least_hits: int) -> None:
+        self.compacting.go_on(n_pieces, short_blocks, least_hits)
+
     @rule(request=running, n_tokens=st.integers(1, 12))
     def commit(self, request: Running, n_tokens: int) -> None:
         if request in self.live:
