@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from gateway.errors import ModelNotFoundError
 from gateway.ledger import Ledger
 from gateway.own_answers import Recorder
-from prefixcache.text import PromptEncoder, TokenBytes
+from prefixcache.text import PromptEncoder, TemplateOption, TokenBytes
 from prefixcache.types import GenerationRequest, ModelInfo
 
 
@@ -40,6 +41,10 @@ class Served:
         if name not in self.names:
             raise ModelNotFoundError(name, *self.names)
         return replace(self, name=name, parent=base)
+
+    def with_options(self, options: Mapping[str, TemplateOption]) -> Served:
+        """Return the model with a chat template that finds `options`. Raises TemplateError."""
+        return replace(self, encoder=self.encoder.with_options(options))
 
     @property
     def max_characters(self) -> int:

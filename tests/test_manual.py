@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from examples import attention_speed, gateway_cost, invariant_cost, kv_formats
+from examples import attention_speed, gateway_cost, invariant_cost, kv_formats, servers
 from examples.index_speed import (
     NOT_MEASURED,
     OURS,
@@ -107,6 +107,16 @@ def test_the_page_on_the_gateways_cost_shows_what_its_result_holds() -> None:
     """Rendering the page again changes nothing."""
     page = gateway_cost.PAGE.read_text(encoding="utf-8")
     assert gateway_cost.render(page, read("gateway_cost.json")) == page
+
+
+@pytest.mark.parametrize("sitting", servers.SITTINGS)
+def test_the_page_on_servers_shows_what_its_results_hold(sitting: str) -> None:
+    """Rendering the page again changes nothing, and ours is the first of several servers."""
+    page = servers.PAGE.read_text(encoding="utf-8")
+    result = read(f"servers_{sitting}.json")
+    assert servers.render(page, sitting, result) == page
+    assert result["servers"][0]["kind"] == "prefixcache"
+    assert len(result["servers"]) > 1
 
 
 def test_large_prompts_stop_nothing() -> None:

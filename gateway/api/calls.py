@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -14,8 +14,9 @@ from gateway.own_answers import Recorder, ScopedHistory
 from gateway.served import Call, Served
 from gateway.service import Service
 from gateway.tenants import Tenant
-from prefixcache.errors import PromptTooLongError
+from prefixcache.errors import PromptTooLongError, TemplateError
 from prefixcache.index import pack
+from prefixcache.text import TemplateOption
 from prefixcache.types import GenerationRequest, RequestId
 
 
@@ -114,6 +115,21 @@ def prompt_of(param: str, served: Served) -> Iterator[None]:
         raise ContextLengthError(
             error.found_characters, served.info.max_model_tokens, param, "characters"
         ) from error
+
+
+def with_options(served: Served, options: Mapping[str, TemplateOption] | None) -> Served:
+    """Return the model with what a client tells its chat template beside the messages.
+
+    Raises:
+        InvalidRequestError: the template cannot be told so.
+    """
+    if not options:
+        return served
+    try:
+        return served.with_options(options)
+    except TemplateError as error:
+        param = "chat_template_kwargs"
+        raise InvalidRequestError(f"{param}: {error}", param) from error
 
 
 def _room(param: str, token_ids: Sequence[int], served: Served) -> int:

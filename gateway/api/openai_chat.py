@@ -8,7 +8,7 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from gateway.api.bodies import decode_body
-from gateway.api.calls import check_count, make_call
+from gateway.api.calls import check_count, make_call, with_options
 from gateway.api.choice_text import ChoiceText
 from gateway.api.conversations import scope_of
 from gateway.api.exchange import Asked, answer_body
@@ -38,7 +38,7 @@ async def create_chat_completion(request: web.Request) -> web.StreamResponse:
 def _asked(service: Service, tenant: Tenant, data: bytes) -> Asked:
     """Return what a body asks for. Slow with a large one: not for the event loop."""
     body = decode_body(CHAT_DECODER, data, turn=service.decoding)
-    served = service.served_as(body.model, tenant)
+    served = with_options(service.served_as(body.model, tenant), body.chat_template_kwargs)
     check_fields(body, CHAT_NEUTRAL, service.config, max_tokens=_max_tokens(body))
     check_count("messages", len(body.messages), service.config.max_messages)
     check_count("tools", len(body.tools or ()), service.config.max_tools)

@@ -18,6 +18,7 @@ from gateway.api.openai_cache import Breakpoint, CacheKey, PromptCacheOptions
 from gateway.api.openai_formats import FormatFields
 from gateway.api.openai_tools import ToolChoice
 from gateway.api.tool_use import JsonObject
+from prefixcache.text import TemplateOption
 
 Count = Annotated[int, Meta(ge=1)]
 TokenNumber = Annotated[int, Meta(ge=0, le=2**32 - 1)]
@@ -100,6 +101,9 @@ class GenerationBody(FormatFields, frozen=True, kw_only=True):
     deadline_seconds: Annotated[float, Meta(gt=0)] | None = None  # extension
 
 
+TemplateOptions = dict[str, TemplateOption]
+
+
 class ChatBody(GenerationBody, frozen=True, kw_only=True):
     """POST /v1/chat/completions."""
 
@@ -130,7 +134,7 @@ class ChatBody(GenerationBody, frozen=True, kw_only=True):
     add_generation_prompt: bool | None = None  # these four are vLLM's
     continue_final_message: bool | None = None
     chat_template: str | None = None
-    chat_template_kwargs: JsonObject | None = None
+    chat_template_kwargs: TemplateOptions | None = None
 
 
 Prompt = str | list[str | TokenNumber | list[TokenNumber]]  # a list holds one kind
@@ -159,7 +163,6 @@ CHAT_NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "add_generation_prompt": (True,),
     "continue_final_message": (False,),
     "chat_template": (),
-    "chat_template_kwargs": ({},),
 }
 COMPLETION_NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "suffix": ("",),

@@ -9,10 +9,10 @@ from aiohttp import hdrs, web
 from msgspec import Meta
 
 from gateway.api.bodies import decode_body
-from gateway.api.calls import check_count, check_vocabulary, prompt_of
+from gateway.api.calls import check_count, check_vocabulary, prompt_of, with_options
 from gateway.api.exchange import read_work
 from gateway.api.openai_messages import as_templates_see
-from gateway.api.openai_models import Message, TokenNumber
+from gateway.api.openai_models import Message, TemplateOptions, TokenNumber
 from gateway.api.openai_options import refuse_unbuilt
 from gateway.api.tool_use import JsonObject
 from gateway.errors import InvalidRequestError
@@ -38,7 +38,7 @@ class TokenizeBody(msgspec.Struct, frozen=True, kw_only=True):
 
     continue_final_message: bool | None = None
     chat_template: str | None = None
-    chat_template_kwargs: JsonObject | None = None
+    chat_template_kwargs: TemplateOptions | None = None
 
 
 class TokenizeReply(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,7 +66,6 @@ class DetokenizeReply(msgspec.Struct, frozen=True, kw_only=True):
 _NEUTRAL = {
     "continue_final_message": (False,),
     "chat_template": (),
-    "chat_template_kwargs": ({},),
 }
 _TOKENIZE_DECODER = msgspec.json.Decoder(TokenizeBody)
 _DETOKENIZE_DECODER = msgspec.json.Decoder(DetokenizeBody)
@@ -115,6 +114,7 @@ def _chat_ids(body: TokenizeBody, service: Service, served: Served) -> list[int]
     if body.add_special_tokens:
         param = "add_special_tokens"
         raise InvalidRequestError(f"{param}: the chat template adds what messages need", param)
+    served = with_options(served, body.chat_template_kwargs)
     with prompt_of("messages", served):
         return served.encoder.chat(
             as_templates_see(messages),

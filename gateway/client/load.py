@@ -169,9 +169,10 @@ def parts_of(answer: bytes) -> list[bytes]:
 
 
 async def load(url: str, request: bytes, *, at_once: int, seconds: float) -> Load:
-    """Keep `at_once` requests running for `seconds`; what has not ended by then is not counted.
+    """Keep `at_once` requests running for `seconds`, and wait for those that run then.
 
-    Where fewer than `at_once` have ended by then, those that run are waited for, and count.
+    All count, and the time until the last has ended: streams of one length end together, and a
+    time that ends just before them would leave out one of a few rounds.
 
     Raises:
         BenchError: `url` names no host, or an answer was refused or broke off.
@@ -199,9 +200,6 @@ async def load(url: str, request: bytes, *, at_once: int, seconds: float) -> Loa
         spinning.cancel()
         for exchange in exchanges:
             exchange.close()
-    in_time = [took for ended_at, took in answers if ended_at <= seconds]
-    if len(in_time) >= at_once:
-        return Load(seconds, tuple(sorted(in_time)))
     return Load(max(answers)[0], tuple(sorted(took for _, took in answers)))
 
 

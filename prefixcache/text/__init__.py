@@ -6,7 +6,7 @@ from prefixcache.text.history import History, KnownStart
 from prefixcache.text.marks import Mark
 from prefixcache.text.output import OutputText
 from prefixcache.text.stops import StopMatcher
-from prefixcache.text.template import ChatTemplate
+from prefixcache.text.template import ChatTemplate, TemplateOption
 from prefixcache.text.token_bytes import TokenBytes
 from prefixcache.text.tokenizer import Tokenizer
 
@@ -21,6 +21,7 @@ __all__ = [
     "OutputText",
     "PromptEncoder",
     "StopMatcher",
+    "TemplateOption",
     "TokenBytes",
     "Tokenizer",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
@@ -13,7 +14,7 @@ from prefixcache.text.call_shape import CallShape, call_shape
 from prefixcache.text.control import ControlTokens, Message
 from prefixcache.text.history import History
 from prefixcache.text.marks import Mark, fixed_tokens
-from prefixcache.text.template import ChatTemplate, Clock
+from prefixcache.text.template import ChatTemplate, Clock, TemplateOption
 from prefixcache.text.tokenizer import Tokenizer
 from prefixcache.text.tools import canonical, format_of
 
@@ -40,6 +41,20 @@ class PromptEncoder:
             TemplateError: the template is not well formed.
         """
         return cls(Tokenizer.load(folder), ChatTemplate.load(folder, now=now))
+
+    def with_options(self, options: Mapping[str, TemplateOption]) -> PromptEncoder:
+        """Return the same encoder, whose template finds `options` by name (enable_thinking, say).
+
+        Raises:
+            TemplateError: a name stands for something else already, or a text spells a control
+                token: the template would write it as one.
+        """
+        for name, value in options.items():
+            if isinstance(value, str) and self._control.is_spelled_in(value):
+                raise TemplateError(f"{name!r} spells a control token; say something else")
+        other = copy.copy(self)
+        other._template = self._template.with_options(options)
+        return other
 
     def chat(
         self,

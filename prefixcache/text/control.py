@@ -84,6 +84,10 @@ class ControlTokens:
             mark,
         )
 
+    def is_spelled_in(self, text: str) -> bool:
+        """Whether `text`, written by the template, could become a control token."""
+        return self._for_others.is_in(text)
+
     def encode(self, prompt: str, mark: str) -> list[int]:
         """Return the ids of a rendered prompt in which `mark` breaks up what must stay text.
 

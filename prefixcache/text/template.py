@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -21,6 +22,7 @@ TEMPLATE_FILE = "chat_template.jinja"
 MORE_TEMPLATES = "additional_chat_templates"  # a folder: NAME.jinja for each named template
 
 Clock = Callable[[], datetime]
+TemplateOption = str | int | float | bool | None
 
 
 class ChatTemplate:
@@ -48,6 +50,8 @@ class ChatTemplate:
         """
         environment = _environment(now)
         self._special_tokens = dict(special_tokens or {})
+        self._options: Mapping[str, TemplateOption] = {}
+        self._taken = {*_OWN_NAMES, *self._special_tokens, *environment.globals}
         try:
             self._templates = {n: environment.from_string(text) for n, text in sources.items()}
             self.literals = _literals(environment, sources.values())
@@ -72,6 +76,18 @@ class ChatTemplate:
         sources |= {name: _read(file) for name, file in files.items()}
         return cls(sources, special_tokens=special_tokens(settings), now=now)
 
+    def with_options(self, options: Mapping[str, TemplateOption]) -> ChatTemplate:
+        """Return the same template, which finds `options` by name as well.
+
+        Raises:
+            TemplateError: a name stands for something else already.
+        """
+        if taken := sorted(self._taken & options.keys()):
+            raise TemplateError(f"{taken[0]!r} is no option of a template; leave it out")
+        other = copy.copy(self)
+        other._options = dict(options)
+        return other
+
     def render(
         self,
         messages: Sequence[Mapping[str, object]],
@@ -88,7 +104,7 @@ class ChatTemplate:
         template = self._chosen(has_tools=bool(tools))
         try:
             return template.render(
-                self._special_tokens,
+                {**self._options, **self._special_tokens},
                 messages=messages,
                 tools=tools or None,
                 documents=None,
@@ -108,6 +124,9 @@ class ChatTemplate:
             f"the model has no chat template: neither {TEMPLATE_FILE} nor a `chat_template` in"
             f" {TOKENIZER_CONFIG}. Use plain completions, or add one to the model's folder."
         )
+
+
+_OWN_NAMES = ("messages", "tools", "documents", "add_generation_prompt")
 
 
 class _Refusal(jinja2.TemplateError):

@@ -170,7 +170,6 @@ async def test_a_wrong_value_is_refused_by_name(gateway: Gateway, field: str, va
         (CHAT, "modalities", ["text", "audio"]),
         (CHAT, "audio", {}),
         (CHAT, "chat_template", "{{ 7 * 7 }}"),
-        (CHAT, "chat_template_kwargs", {"enable_thinking": False}),
         (CHAT, "continue_final_message", True),
         (CHAT, "add_generation_prompt", False),
         (TEXT, "suffix", "end"),

@@ -16,6 +16,7 @@ from tests.support.tokenizers import TURN_END, write_chat_tokenizer
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
+KWARGS = "chat_template_kwargs"
 MESSAGES: Any = [{"role": "user", "content": "hello"}]
 
 
@@ -63,6 +64,25 @@ async def test_the_generation_prompt_can_be_left_out(gateway: Gateway) -> None:
     assert await text(gateway, found["tokens"]) == f"<|im_start|>user\nhello{TURN_END}\n"
 
 
+async def test_options_reach_the_template(tmp_path: Path) -> None:
+    """A model's own switches, thinking say: for one request, and the same at both routes."""
+    write_chat_tokenizer(tmp_path)
+    file = tmp_path / "chat_template.jinja"
+    file.write_text("{{ messages[0].content }}{% if thinks is false %} at once{{ n }}{% endif %}")
+    options = {KWARGS: {"thinks": False, "n": 2}}
+    async with running_gateway(EchoBackend(tmp_path)) as gateway:
+        for extra, expected in (
+            (options, "hello at once2"),
+            ({KWARGS: {}}, "hello"),
+            ({}, "hello"),
+        ):
+            found = await tokens(gateway, messages=MESSAGES, **extra)
+            assert await text(gateway, found["tokens"]) == expected
+            _, reply = await gateway.post(CHAT, {"model": MODEL, "messages": MESSAGES} | extra)
+            choices: Any = reply["choices"]
+            assert choices[0]["message"]["content"] == expected
+
+
 async def test_tokens_are_spelled_on_request(gateway: Gateway) -> None:
     """token_strs has one text for each token, and is null unless asked for."""
     found = await tokens(gateway, prompt=f" hello{TURN_END}", return_token_strs=True)
@@ -87,6 +107,12 @@ async def test_an_empty_prompt_has_no_tokens(gateway: Gateway) -> None:
         ("/tokenize", {"messages": MESSAGES, "add_special_tokens": True}, "add_special_tokens"),
         ("/tokenize", {"messages": MESSAGES, "chat_template": "x"}, "chat_template"),
         ("/tokenize", {"messages": MESSAGES, "continue_final_message": True}, "continue_final"),
+        ("/tokenize", {"messages": MESSAGES, "chat_template_kwargs": {"messages": 1}}, KWARGS),
+        ("/tokenize", {"messages": MESSAGES, "chat_template_kwargs": {"bos_token": "x"}}, KWARGS),
+        ("/tokenize", {"messages": MESSAGES, "chat_template_kwargs": {"range": 1}}, KWARGS),
+        ("/tokenize", {"messages": MESSAGES, "chat_template_kwargs": {"mood": TURN_END}}, KWARGS),
+        ("/tokenize", {"messages": MESSAGES, "chat_template_kwargs": {"mood": "<|im_"}}, KWARGS),
+        ("/tokenize", {"messages": MESSAGES, "chat_template_kwargs": {"mood": ["x"]}}, KWARGS),
         ("/detokenize", {}, "tokens"),
         ("/detokenize", {"tokens": [-1]}, "tokens"),
         ("/detokenize", {"tokens": [317]}, "tokens"),
