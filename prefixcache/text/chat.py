@@ -49,11 +49,13 @@ class PromptEncoder:
             TemplateError: a name stands for something else already, or a text spells a control
                 token: the template would write it as one.
         """
-        for name, value in options.items():
-            if isinstance(value, str) and self._control.is_spelled_in(value):
+        texts = {name: value for name, value in options.items() if isinstance(value, str)}
+        for name, text in texts.items():
+            if self._control.is_spelled_in(text):
                 raise TemplateError(f"{name!r} spells a control token; say something else")
         other = copy.copy(self)
         other._template = self._template.with_options(options)
+        other._control = self._control.beside(texts.values())
         return other
 
     def chat(

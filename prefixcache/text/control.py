@@ -7,6 +7,7 @@ broken up before the template runs, and put together again as plain text afterwa
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from bisect import bisect_right
@@ -83,6 +84,12 @@ class ControlTokens:
             None if tools is None else [self._for_others.broken(tool, mark) for tool in tools],
             mark,
         )
+
+    def beside(self, texts: Iterable[str]) -> ControlTokens:
+        """Return the same for a template that writes `texts` as well: no mark is one of theirs."""
+        other = copy.copy(self)
+        other._written = "\0".join([self._written, *texts])
+        return other
 
     def is_spelled_in(self, text: str) -> bool:
         """Whether `text`, written by the template, could become a control token."""

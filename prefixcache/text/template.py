@@ -20,6 +20,7 @@ from prefixcache.text.folder import TOKENIZER_CONFIG, read_settings, special_tok
 
 TEMPLATE_FILE = "chat_template.jinja"
 MORE_TEMPLATES = "additional_chat_templates"  # a folder: NAME.jinja for each named template
+_OWN_NAMES = ("messages", "tools", "documents", "add_generation_prompt")
 
 Clock = Callable[[], datetime]
 TemplateOption = str | int | float | bool | None
@@ -124,9 +125,6 @@ class ChatTemplate:
             f"the model has no chat template: neither {TEMPLATE_FILE} nor a `chat_template` in"
             f" {TOKENIZER_CONFIG}. Use plain completions, or add one to the model's folder."
         )
-
-
-_OWN_NAMES = ("messages", "tools", "documents", "add_generation_prompt")
 
 
 class _Refusal(jinja2.TemplateError):

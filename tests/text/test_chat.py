@@ -238,6 +238,15 @@ def test_spellings_inside_and_across_spellings_stay_text(content: str) -> None:
     assert tokenizer.decode(ids) == content
 
 
+def test_an_options_characters_are_no_marks(encoder: PromptEncoder) -> None:
+    """Where a message spells a control token, what an option says stays whole all the same."""
+    optional = with_template(encoder, "{{ mood }}{{ messages[0].content }}")
+    mood = "".join(map(chr, range(0x2800, 0x2810)))
+    ids = optional.with_options({"mood": mood}).chat(user(TURN_END))
+    assert not encoder.tokenizer.special_ids & set(ids)
+    assert shown(encoder, ids) == mood + TURN_END
+
+
 def test_the_space_at_the_prompts_start_is_put_there_only() -> None:
     """Text in the middle of the prompt gets no space that its ordinary encoding has not."""
     encoder = of_words()
