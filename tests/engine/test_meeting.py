@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -214,6 +215,27 @@ def test_nobody_is_held_up_by_a_reading(bench: Bench, tier: PacedTier, written: 
     tier.gate.set()
     bench.drain()
     assert checked(bench, bench.answers["waits"]) == 40
+
+
+def test_who_joins_a_reading_finds_all_of_it(bench: Bench, tier: PacedTier) -> None:
+    """One who could have met it and was not admitted shares it with who comes later."""
+    tier.before = lambda at: tier.gate.clear() if at == 1 else None
+    ahead = bench.engine._tiers.ahead
+    bench.submit("first", PROMPT)
+    (first,) = ahead._fetches
+    while ahead.is_reading(first, is_idle=True):
+        time.sleep(0.001)
+    bench.submit("second", PROMPT)
+    read = ahead._fetches[first].read
+    assert read is not None
+    tier.gate.set()
+    while not read.is_done:
+        time.sleep(0.001)
+    assert not ahead.is_reading(first, is_idle=True)
+    for sequence in list(ahead._fetches):
+        fetch = ahead.take(sequence)
+        assert fetch is not None
+        assert sum(len(records) for _, records in ahead.coming(fetch)) == N_BLOCKS
 
 
 def test_a_slow_tier_is_not_met(

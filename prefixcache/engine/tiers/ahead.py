@@ -114,12 +114,13 @@ class ReadAhead:
     def is_reading(self, sequence: Sequence, *, is_idle: bool) -> bool:
         """Whether a request had better wait: what it wants is under way, and in time.
 
-        `is_idle`: nobody runs, so that nobody is held up by who is admitted before the end of its
-        reading, and waits for the rest of it then.
+        `is_idle`: nobody runs, so that no answer is held up by who is admitted before the end of
+        its reading, and waits for the rest of it then.
         """
         fetch = self._fetches.get(sequence)
         if fetch is None:
             return False
+        fetch.is_met = False
         self._advance(fetch)
         if fetch.read is None:
             return False
