@@ -125,7 +125,7 @@ class BlockPool:
         return n_marked <= 0 or self._is_free.count(1, first, first + n_marked) == n_marked
 
     def take(self, span: Span) -> None:
-        """Take these blocks, which are known to be free. Cost: O(1), besides marking each block."""
+        """Take these blocks, which are known to be free. Cost: marks each block of their extent."""
         first, until = span.first, span.first + span.n_blocks
         if first >= self._tail_first:
             begin = self._tail_first

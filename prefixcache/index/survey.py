@@ -121,8 +121,8 @@ class Survey:
         place = None
         if n_blocks > self._short:
             in_place = Counter(block - index for index, block in enumerate(blocks[:n_blocks]))
-            ends = [ends for ends in rooms if ends[1] - ends[0] >= n_blocks]
-            starts = {at for start, stop in ends for at in (start, stop - n_blocks)}
+            large = [(start, stop) for start, stop in rooms if stop - start >= n_blocks]
+            starts = {at for start, stop in large for at in (start, stop - n_blocks)}
             starts |= {
                 start
                 for start, n_there in in_place.items()
