@@ -18,11 +18,13 @@ from gateway.api.openai_cache import Breakpoint, CacheKey, PromptCacheOptions
 from gateway.api.openai_formats import FormatFields
 from gateway.api.openai_tools import ToolChoice
 from gateway.api.tool_use import JsonObject
-from prefixcache.text import TemplateOption
 
 Count = Annotated[int, Meta(ge=1)]
 TokenNumber = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 Bias = Annotated[float, Meta(ge=-100, le=100)]
+OptionName = Annotated[str, Meta(max_length=64)]
+OptionText = Annotated[str, Meta(max_length=4096)]  # a template may write it once a message
+TemplateOptions = dict[OptionName, OptionText | int | float | bool | None]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 StopText = Annotated[str, Meta(min_length=1, max_length=1024)]
 Priority = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
@@ -99,9 +101,6 @@ class GenerationBody(FormatFields, frozen=True, kw_only=True):
     cache: CacheOptions | None = None  # extension
     priority: Priority | None = None  # extension, as vLLM's: the lowest is served first
     deadline_seconds: Annotated[float, Meta(gt=0)] | None = None  # extension
-
-
-TemplateOptions = dict[str, TemplateOption]
 
 
 class ChatBody(GenerationBody, frozen=True, kw_only=True):

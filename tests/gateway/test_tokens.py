@@ -113,6 +113,8 @@ async def test_an_empty_prompt_has_no_tokens(gateway: Gateway) -> None:
         ("/tokenize", {"messages": MESSAGES, "chat_template_kwargs": {"mood": TURN_END}}, KWARGS),
         ("/tokenize", {"messages": MESSAGES, "chat_template_kwargs": {"mood": "<|im_"}}, KWARGS),
         ("/tokenize", {"messages": MESSAGES, "chat_template_kwargs": {"mood": ["x"]}}, KWARGS),
+        ("/tokenize", {"messages": MESSAGES, KWARGS: {"mood": "x" * 4097}}, KWARGS),
+        ("/tokenize", {"messages": MESSAGES, KWARGS: {"x" * 65: 1}}, KWARGS),
         ("/detokenize", {}, "tokens"),
         ("/detokenize", {"tokens": [-1]}, "tokens"),
         ("/detokenize", {"tokens": [317]}, "tokens"),
