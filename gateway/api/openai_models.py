@@ -24,7 +24,8 @@ TokenNumber = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 Bias = Annotated[float, Meta(ge=-100, le=100)]
 OptionName = Annotated[str, Meta(max_length=64)]
 OptionText = Annotated[str, Meta(max_length=4096)]  # a template may write it once a message
-TemplateOptions = dict[OptionName, OptionText | int | float | bool | None]
+OptionNumber = Annotated[int, Meta(ge=-(2**20), le=2**20)]  # a template may multiply texts by it
+TemplateOptions = dict[OptionName, OptionText | OptionNumber | float | bool | None]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 StopText = Annotated[str, Meta(min_length=1, max_length=1024)]
 Priority = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]

@@ -112,9 +112,12 @@ class Worker:
         if not self._engine.has_work:  # an idle step drops what is overdue
             self._inbox.wait(self._engine.seconds_to_next_look)
         self._apply_waiting()
+        is_tidying = not self._engine.has_work
         with self._pulse.step():
             events: list[Event] = self._engine.step(poll=self._apply_waiting)
-        self._connection.send(Step(tuple(events), self._engine.stats()))
+        is_tidying &= not events and self._engine.seconds_to_next_look == 0.0
+        if not is_tidying:  # of many little steps, the last tells what they did
+            self._connection.send(Step(tuple(events), self._engine.stats()))
         self._changes.settle()
 
     def _apply_waiting(self) -> None:

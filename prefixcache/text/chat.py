@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from functools import cached_property
+from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,6 +29,8 @@ class PromptEncoder:
         self._template = template
         self._control = ControlTokens(tokenizer, template.literals)
         self.tool_format = format_of(template.literals)  # None: the model was taught none
+        # found when a call first comes back: a template may take its time
+        self._calls: Callable[[], CallShape] = cache(partial(call_shape, template))
 
     @classmethod
     def load(cls, folder: Path, *, now: Clock = datetime.now) -> PromptEncoder:
@@ -199,13 +201,8 @@ class PromptEncoder:
             return known + self.tokenizer.encode(prompt, add_special_tokens=False)
         return known + self._control.encode(prompt, mark)
 
-    @cached_property
-    def _calls(self) -> CallShape:
-        """Found when a call first comes back: a template may take its time."""
-        return call_shape(self._template)
-
     def _shaped(self, fields: dict[str, object]) -> dict[str, object]:
-        return self._calls.shaped(fields) if fields.get("tool_calls") else fields
+        return self._calls().shaped(fields) if fields.get("tool_calls") else fields
 
     def _continued(
         self,

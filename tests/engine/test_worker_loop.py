@@ -171,6 +171,38 @@ def loop() -> Iterator[LoopBench]:
         bench.close()
 
 
+class FiveIdleSteps:
+    """Idle work that goes on at once until five steps of it are done."""
+
+    n_done = 0
+
+    @property
+    def seconds_to_next_look(self) -> float | None:
+        return 0.0 if self.n_done < 5 else None
+
+    def note_work(self) -> None:
+        pass
+
+    def work(self) -> None:
+        self.n_done += 1
+
+
+def test_little_idle_steps_are_told_of_once(
+    loop: LoopBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gateway hears of the last one, and then of the next request."""
+    idle = FiveIdleSteps()
+    monkeypatch.setattr(loop.bench.engine, "_idle", idle)
+    loop.thread.start()
+    loop.submit("a")
+    loop.events("a")
+    assert loop.step().events == ()
+    assert idle.n_done == 5
+    loop.submit("b")
+    assert loop.step().events
+    loop.events("b")
+
+
 @pytest.mark.parametrize(("n_prompt", "forward"), [(8, 1), (40, 3), (40, 5)])
 def test_a_cancel_during_a_forward_wins_over_its_token(
     loop: LoopBench, n_prompt: int, forward: int

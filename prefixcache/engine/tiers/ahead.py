@@ -162,15 +162,14 @@ class ReadAhead:
         while fetch.found or fetch.read is not None:
             while fetch.found:
                 yield fetch.found.pop(0)
-            self._advance(fetch)
-            if fetch.found or fetch.read is None:
-                continue
-            if self._clock() >= end:
+            if fetch.read is not None and self._clock() >= end:
                 self.late_reads += 1
                 return
-            self._news.wait(end - self._clock())
-            self._news.clear()
             self._advance(fetch)
+            if not fetch.found and fetch.read is not None:
+                self._news.wait(max(end - self._clock(), 0.0))
+                self._news.clear()
+                self._advance(fetch)
 
     def _can_be_met(self, fetch: Fetch) -> bool:
         """Whether the rest comes soon, by what was measured, and is wanted by one request alone."""

@@ -260,7 +260,8 @@ class TierLane:
         step = max(BATCH_BYTES // self._record_bytes, 1)
         for at in range(0, len(read.wanted), step):
             asked = read.wanted[at : at + step]
-            is_well = not read.is_dropped and self._call(partial(self._fetch_some, read, asked))
+            is_wanted = not (read.is_dropped or self._is_closing)
+            is_well = is_wanted and self._call(partial(self._fetch_some, read, asked))
             if not is_well or read.n_put < at + len(asked):
                 return
             self._told()
