@@ -12,6 +12,8 @@ import msgspec
 
 from gateway.lazy import Later, LazyGroup
 from prefixcache.bench import machine
+from prefixcache.config import Pruning
+from prefixcache.errors import ConfigError
 
 _T = TypeVar("_T")
 
@@ -57,6 +59,15 @@ def each(
         return () if text is None else tuple(read(part.strip()) for part in text.split(","))
 
     return read_all
+
+
+def pruning(text: str) -> str:
+    """Return `text` if it is a setting of --kv-prune; anything else is a usage error."""
+    try:
+        Pruning.read(text)
+    except ConfigError as error:
+        raise click.BadParameter(f"{text!r}: {error.reason}") from error
+    return text
 
 
 def one_of(names: Sequence[str]) -> Callable[[str], str]:

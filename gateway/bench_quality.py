@@ -8,7 +8,7 @@ from typing import cast, get_args
 
 import click
 
-from gateway.bench import each, one_of, save
+from gateway.bench import each, one_of, pruning, save
 from prefixcache.bench.kv_formats import (
     compare_formats,
     formats_table,
@@ -16,22 +16,13 @@ from prefixcache.bench.kv_formats import (
 )
 from prefixcache.bench.kv_pruning import compare_prunings, prunings_table
 from prefixcache.bench.quality import as_data, as_table, compare, own_text
-from prefixcache.config import EngineConfig, KVFormatName, Pruning, WeightsName
-from prefixcache.errors import ConfigError
+from prefixcache.config import EngineConfig, KVFormatName, WeightsName
 
 _ROOM_BYTES = 512 * 1024**2  # for the KV of what is measured
 
 
-def _pruning(text: str) -> str:
-    try:
-        Pruning.read(text)
-    except ConfigError as error:
-        raise click.BadParameter(f"{text!r} {error.reason}") from error
-    return text
-
-
 _FORMATS = each(one_of(get_args(KVFormatName)))
-_PRUNINGS = each(_pruning)
+_PRUNINGS = each(pruning)
 
 
 @click.command("quality", epilog="Example: prefixcache bench quality --weights int8")

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import click
 
-from gateway.bench import each, save
+from gateway.bench import each, pruning, save
 from gateway.plan_text import as_data, as_text
-from prefixcache.config import Pruning
 from prefixcache.errors import ConfigError
 from prefixcache.plan import (
     FORMATS,
@@ -45,14 +44,6 @@ def _format(text: str) -> KvFormat:
         return kv_format(text)
     except ConfigError as error:
         raise click.BadParameter(f"{text!r}: {error.reason}") from error
-
-
-def _pruning(text: str) -> str:
-    try:
-        Pruning.read(text)
-    except ConfigError as error:
-        raise click.BadParameter(f"{text!r}: {error.reason}") from error
-    return text
 
 
 def _chosen(names: tuple[str, ...], known: dict[str, Device]) -> dict[str, Device]:
@@ -98,7 +89,7 @@ def _chosen(names: tuple[str, ...], known: dict[str, Device]) -> dict[str, Devic
 )
 @click.option(
     "--kv-prune",
-    callback=lambda context, parameter, text: text and _pruning(text),
+    callback=lambda _context, _parameter, text: None if text is None else pruning(text),
     metavar="S+W",
     help="As of `serve`: so many first and recent tokens are kept.  [default: all]",
 )

@@ -65,6 +65,13 @@ async def test_a_load_counts_every_answer(url: str) -> None:
     assert found.per_second == 3 / found.seconds
 
 
+async def test_a_load_lasts_until_its_last_answer(url: str) -> None:
+    """What runs when the time is over counts, with the time that it takes."""
+    found = await load(url, asked(url, STREAMED), at_once=3, seconds=0.05)
+    assert found.seconds > 0.05
+    assert len(found.durations) > 3
+
+
 def test_a_quantile_is_one_of_the_values() -> None:
     """The smallest that so large a part does not exceed."""
     values = [float(n) for n in range(1, 101)]

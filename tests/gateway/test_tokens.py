@@ -115,6 +115,8 @@ async def test_an_empty_prompt_has_no_tokens(gateway: Gateway) -> None:
         ("/tokenize", {"messages": MESSAGES, "chat_template_kwargs": {"mood": ["x"]}}, KWARGS),
         ("/tokenize", {"messages": MESSAGES, KWARGS: {"mood": "x" * 4097}}, KWARGS),
         ("/tokenize", {"messages": MESSAGES, KWARGS: {"x" * 65: 1}}, KWARGS),
+        ("/tokenize", {"messages": MESSAGES, KWARGS: {"n": 2**20 + 1}}, KWARGS),
+        ("/tokenize", {"messages": MESSAGES, KWARGS: {"n": -(2**20) - 1}}, KWARGS),
         ("/detokenize", {}, "tokens"),
         ("/detokenize", {"tokens": [-1]}, "tokens"),
         ("/detokenize", {"tokens": [317]}, "tokens"),

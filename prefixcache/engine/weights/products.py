@@ -34,8 +34,8 @@ class Product(Protocol):
 def kernel_rows(n_rows: int) -> int:
     """Return for how many rows a kernel is asked where there are `n_rows`: some more, if many.
 
-    oneDNN compiles a kernel for each number of rows, half a megabyte that it keeps. There are eight
-    sizes to each doubling: 68 up to 2,048 rows.
+    oneDNN compiles a kernel for each number of rows, half a megabyte that it keeps. There are at
+    most eight sizes to a doubling, and 68 up to 2,048 rows.
     """
     if n_rows <= _EXACT_ROWS:
         return n_rows
